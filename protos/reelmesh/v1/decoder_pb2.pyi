@@ -1,0 +1,24 @@
+from reelmesh.v1 import stage_pb2 as _stage_pb2
+from reelmesh.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class StartDecodeRequest(_message.Message):
+    __slots__ = ("run", "clip", "latents")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    LATENTS_FIELD_NUMBER: _ClassVar[int]
+    run: _stage_pb2.RunSpec
+    clip: _transfer_pb2.Clip
+    latents: _transfer_pb2.BundleRef
+    def __init__(self, run: _Optional[_Union[_stage_pb2.RunSpec, _Mapping]] = ..., clip: _Optional[_Union[_transfer_pb2.Clip, _Mapping]] = ..., latents: _Optional[_Union[_transfer_pb2.BundleRef, _Mapping]] = ...) -> None: ...
+
+class StartDecodeResponse(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: _stage_pb2.Run
+    def __init__(self, run: _Optional[_Union[_stage_pb2.Run, _Mapping]] = ...) -> None: ...

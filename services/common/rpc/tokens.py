@@ -1,0 +1,58 @@
+"""Mesh tokens: one secret per role, in a file that only its owner may read.
+
+They make the mesh usable on one machine before certificates are set up. The file is made on
+first use, so that a single stage started by hand is never open to whoever finds its port.
+"""
+
+import hmac
+import json
+import os
+from pathlib import Path
+
+from services.common.ids import new_secret
+from services.common.rpc.errors import MeshError, Reason
+from services.common.rpc.identity import Identity, Role
+
+_ROLES = (Role.REGISTRY, Role.STAGE, Role.OPERATOR)
+
+
+class MeshTokens:
+    """The tokens of a mesh, role by role."""
+
+    def __init__(self, tokens: dict[Role, str]) -> None:
+        self._tokens = tokens
+
+    def of(self, role: Role) -> str:
+        """The token to show as this role."""
+        return self._tokens[role]
+
+    async def authenticate(self, token: str) -> Identity:
+        """Whose token this is; UNAUTHENTICATED if it is nobody's. Takes the same time for all."""
+        found: Role | None = None
+        for role, known in self._tokens.items():
+            if hmac.compare_digest(known.encode(), token.encode()):
+                found = role
+        if found is None:
+            raise MeshError(Reason.UNAUTHENTICATED, "the mesh token is not valid here")
+        return Identity(role=found)
+
+
+def load_tokens(path: Path) -> MeshTokens:
+    """The tokens in `path`, made there (mode 0600) if there is no such file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = {role.value: new_secret("rmt") for role in _ROLES}
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(fresh, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # A hard link fails if the file is there: of several starting processes one wins.
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return MeshTokens({role: str(stored[role.value]) for role in _ROLES})

@@ -1,0 +1,54 @@
+"""Logs: structlog to standard error, readable on a terminal and JSON elsewhere.
+
+Ids of job, run and owner are bound at the edge of a call (rpc/interceptors.py); the instance is
+bound here, once a process. A key, a token or payload bytes never reach a line.
+"""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+_SECRET_WORDS = ("token", "secret", "authorization", "password", "api_key")
+_LINE_LIMIT = 4000  # characters of one value
+
+
+def configure(service: str, instance_id: str, level: str = "info") -> None:
+    """Set up logging for this process. `instance_id` stands on every line."""
+
+    def identify(
+        _logger: Any, _name: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event.setdefault("service", service)
+        event.setdefault("instance_id", instance_id)
+        return event
+
+    tty = sys.stderr.isatty()
+    renderer: Any = structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            identify,
+            _redact,
+            *([] if tty else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key, value in list(event.items()):
+        if any(word in key.lower() for word in _SECRET_WORDS):
+            event[key] = "[hidden]"
+        elif isinstance(value, bytes | bytearray | memoryview):
+            event[key] = f"[{len(value)} bytes]"
+        elif isinstance(value, str) and len(value) > _LINE_LIMIT and key != "exception":
+            event[key] = value[:_LINE_LIMIT] + "…"
+    return event
