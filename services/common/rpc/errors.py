@@ -259,7 +259,7 @@ class MeshError(Exception):
 def as_markdown() -> str:
     """`docs/errors.md`, from the table."""
     rows = "\n".join(
-        f"| `{reason}` | {entry.code.name} | {'yes' if entry.retryable else 'no'} | {entry.advice} |"
+        f"| `{reason}` | {entry.code.name} | {('no', 'yes')[entry.retryable]} | {entry.advice} |"
         for reason, entry in TABLE.items()
     )
     return (

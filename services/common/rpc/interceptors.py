@@ -119,7 +119,7 @@ async def edge(method: str, context: Context) -> AsyncIterator[None]:
         if task is not None and task.cancelling():
             raise
         await abort(context, MeshError(Reason.INTERNAL, "the work was cancelled inside the server"))
-    except Exception:  # noqa: BLE001 - the boundary: nothing may leave without a status
+    except Exception:
         outcome = "INTERNAL"
         log.exception("call_crashed")
         words = f"internal error; the log has it under request id {request_id}"

@@ -1,0 +1,151 @@
+"""Pushes a file to another service's TransferService, without sending anything twice."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reelmesh.v1 import transfer_pb2, transfer_pb2_grpc
+from services.common.rpc.channel import Peer, calling
+from services.common.rpc.errors import MeshError, Reason
+from services.common.transfer.chunks import fill_chunk, read_block
+from services.common.transfer.digest import digest_file
+from services.common.transfer.patience import Patience
+from services.common.transfer.pump import IDLE_S, in_thread
+from services.common.transfer.verification import verify_file
+
+_UNARY_S = 30.0
+
+
+async def push(
+    peer: Peer,
+    path: Path,
+    manifest: transfer_pb2.Manifest,
+    lease: transfer_pb2.Lease | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    patience: Patience | None = None,
+    idle_s: float = IDLE_S,
+) -> transfer_pb2.Bundle:
+    """Make the file at `path` a bundle of `peer`'s and return it, with its read token.
+
+    The file is verified first: one with wrong tensors or non-finite values is not sent. A broken
+    stream is resumed from what the peer has synced. Raises what the peer raises.
+    """
+    pushing = await in_thread(_open, peer, path, manifest, lease or transfer_pb2.Lease())
+    pushing.progress, pushing.idle_s = progress, idle_s
+    budget = (patience or Patience()).budget()
+    try:
+        while True:
+            try:
+                return await pushing.attempt()
+            except MeshError as error:
+                await budget.pause(error, pushing.persisted_bytes)
+    finally:
+        pushing.close()
+
+
+def _open(
+    peer: Peer, path: Path, manifest: transfer_pb2.Manifest, lease: transfer_pb2.Lease
+) -> "_Push":
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        digest = digest_file(descriptor, size_bytes)
+        verify_file(descriptor, manifest, size_bytes, digest, digest.sha256())
+    except (OSError, MeshError):
+        os.close(descriptor)
+        raise
+    return _Push(peer, descriptor, manifest, lease, size_bytes, digest.sha256())
+
+
+@dataclass
+class _Push:
+    peer: Peer
+    descriptor: int
+    manifest: transfer_pb2.Manifest
+    lease: transfer_pb2.Lease
+    size_bytes: int
+    sha256: bytes
+    progress: Callable[[int, int], None] | None = None
+    idle_s: float = IDLE_S
+    upload_id: str = ""
+    persisted_bytes: int = 0
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    async def attempt(self) -> transfer_pb2.Bundle:
+        """One stream, from what is persisted; or the bundle, if only its answer was lost."""
+        stub = transfer_pb2_grpc.TransferServiceStub(self.peer.channel)
+        async with calling():
+            done = await self._settle(stub)
+            if done is not None:
+                return done
+            call = stub.Write(metadata=self.peer.metadata())
+            try:
+                await self._send(call)
+                answer = await call
+            finally:
+                call.cancel()
+        bundle: transfer_pb2.Bundle = answer.bundle
+        return bundle
+
+    async def _settle(self, stub: Any) -> transfer_pb2.Bundle | None:
+        """Open the upload, or ask how far it came."""
+        metadata = self.peer.metadata()
+        if not self.upload_id:
+            start = transfer_pb2.StartUploadRequest(
+                manifest=self.manifest, size_bytes=self.size_bytes, lease=self.lease
+            )
+            answer = await stub.StartUpload(start, metadata=metadata, timeout=_UNARY_S)
+            self.upload_id = answer.upload_id
+            return None
+        ask = transfer_pb2.GetUploadRequest(upload_id=self.upload_id)
+        state = await stub.GetUpload(ask, metadata=metadata, timeout=_UNARY_S)
+        if state.HasField("bundle"):
+            bundle: transfer_pb2.Bundle = state.bundle
+            return bundle
+        self.persisted_bytes = state.persisted_size_bytes
+        return None
+
+    async def _send(self, call: Any) -> None:
+        try:
+            await self._write(call, self._header())
+            offset = self.persisted_bytes
+            while offset < self.size_bytes:
+                message = await in_thread(self._chunk, offset)
+                await self._write(call, message)
+                offset = message.chunk.offset + len(message.chunk.data)
+                if self.progress is not None:
+                    self.progress(offset, self.size_bytes)
+            await self._write(call, self._finish())
+            await call.done_writing()
+        except asyncio.InvalidStateError:
+            return  # the peer answered already: the call says what
+
+    async def _write(self, call: Any, message: transfer_pb2.WriteRequest) -> None:
+        try:
+            async with asyncio.timeout(self.idle_s):
+                await call.write(message)
+        except TimeoutError:
+            words = f"the peer took nothing for {self.idle_s:g} s"
+            raise MeshError(Reason.STREAM_STALLED, words) from None
+
+    def _header(self) -> transfer_pb2.WriteRequest:
+        header = transfer_pb2.WriteHeader(upload_id=self.upload_id, lease=self.lease)
+        return transfer_pb2.WriteRequest(header=header)
+
+    def _chunk(self, offset: int) -> transfer_pb2.WriteRequest:
+        data = read_block(self.descriptor, offset, self.size_bytes)
+        if not data:
+            raise MeshError(Reason.SIZE_MISMATCH, "the file became shorter while it was sent")
+        message = transfer_pb2.WriteRequest()
+        fill_chunk(message.chunk, offset, data)
+        return message
+
+    def _finish(self) -> transfer_pb2.WriteRequest:
+        finish = transfer_pb2.Finish(size_bytes=self.size_bytes, sha256=self.sha256)
+        return transfer_pb2.WriteRequest(finish=finish)

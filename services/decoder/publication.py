@@ -1,0 +1,47 @@
+"""Takes a finished MP4 to the registry: upload under the run's lease, then publish.
+
+It is a short cut, not a duty. The bundle stays on this disk, and a registry that was away, or that
+never saw the call, fetches it from here; so a failure here fails no run.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from reelmesh.v1 import mesh_pb2, mesh_pb2_grpc, transfer_pb2
+from services.common.rpc.channel import Peer, calling
+from services.common.rpc.errors import MeshError
+from services.common.stage.order import Deliver, Order
+from services.common.transfer.writer import push
+
+log = structlog.get_logger()
+
+_PUBLISH_S = 30.0
+
+
+def deliver_to(registry: Peer) -> Deliver:
+    """The delivery of a decoder's outputs to this registry."""
+    stub = mesh_pb2_grpc.MeshServiceStub(registry.channel)
+
+    async def deliver(
+        order: Order,
+        bundle: transfer_pb2.Bundle,
+        path: Path,
+        report: Callable[[int, int], None],
+    ) -> str:
+        lease = transfer_pb2.Lease(run_id=order.spec.run_id, token=order.spec.lease_token)
+        try:
+            upload_id = await push(registry, path, bundle.manifest, lease=lease, progress=report)
+            async with calling():
+                answer: mesh_pb2.PublishResponse = await stub.Publish(
+                    mesh_pb2.PublishRequest(lease=lease, upload_id=upload_id),
+                    metadata=registry.metadata(),
+                    timeout=_PUBLISH_S,
+                )
+        except MeshError as error:
+            log.warning("publish_failed", reason=error.reason, error=error.message)
+            return ""
+        return answer.artifact.artifact_id
+
+    return deliver

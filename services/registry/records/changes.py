@@ -1,0 +1,131 @@
+"""Changes a run and, in the same transaction, whatever that means for its job.
+
+The lifecycle's tables say what follows from what; nothing else in the registry writes a state.
+"""
+
+from sqlmodel import Session, col, select
+
+from reelmesh.v1 import stage_pb2
+from services.common.rpc.errors import TABLE, Reason
+from services.registry.columns import utc_now
+from services.registry.database import touch
+from services.registry.lifecycle import (
+    JOB_TERMINAL,
+    JobEvent,
+    RunEvent,
+    RunState,
+    Stage,
+    advance_job,
+    advance_run,
+    consequence,
+    holds_slot,
+    next_stage,
+)
+from services.registry.messages import stage_name
+from services.registry.records.events import QUEUES, record_change
+from services.registry.schema import JobRow, RunRow
+
+_MESSAGE_LIMIT = 4000  # characters, as the contract says
+
+
+def lock_run(session: Session, run_id: str) -> tuple[RunRow, JobRow] | None:
+    """The run and its job, held until the transaction ends; None if there is no such run."""
+    run = session.get(RunRow, run_id)
+    if run is None:
+        return None
+    # The job first, everywhere: two transactions never wait for each other.
+    job = lock_job(session, run.job_id)
+    session.refresh(run)
+    return run, job
+
+
+def lock_job(session: Session, job_id: str) -> JobRow:
+    """The job, held until the transaction ends."""
+    query = select(JobRow).where(col(JobRow.job_id) == job_id).with_for_update()
+    return session.exec(query.execution_options(populate_existing=True)).one()
+
+
+def make_failure(reason: Reason, message: str, stage: Stage) -> stage_pb2.Failure:
+    """A failure that the registry itself found."""
+    return stage_pb2.Failure(
+        reason=reason,
+        message=message,
+        stage=stage_name(stage),
+        retryable=TABLE[reason].retryable,
+        resumable=True,
+    )
+
+
+def change_run(
+    session: Session,
+    run: RunRow,
+    job: JobRow,
+    event: RunEvent,
+    failure: stage_pb2.Failure | None = None,
+) -> None:
+    """Take `event` into the run and its consequence into the job; both must be locked.
+
+    Raises IllegalTransition; then nothing is changed.
+    """
+    before = run.state
+    run.state = advance_run(run.state, event)
+    if run.state in (RunState.ACCEPTED, RunState.RUNNING):
+        run.accepted = True
+    if failure is not None and run.state is not RunState.SUCCEEDED:
+        run.failure = _bounded(failure, run).SerializeToString()
+    if not holds_slot(run.state):
+        run.end_time = utc_now()
+    session.add(run)
+    session.flush()
+    if job.state in JOB_TERMINAL:
+        # It was cancelled in doubt: the run only gives its slot back.
+        touch(session, QUEUES, job.job_id)
+        return
+    follow = consequence(
+        run.stage, run.state, cancel_requested=job.cancel_requested, tombstoned=run.tombstoned
+    )
+    state = job.state
+    change_job(job, follow, run)
+    if run.state is not before or job.state is not state:
+        record_change(session, job)
+        touch(session, QUEUES)
+
+
+def change_job(job: JobRow, event: JobEvent, run: RunRow | None = None) -> None:
+    """Take `event` into the job. Raises IllegalTransition; the caller records the change."""
+    job.state = advance_job(job.state, event)
+    if event is JobEvent.BOUND:
+        job.waiting = False
+        job.start_time = job.start_time or utc_now()
+    elif event in (JobEvent.REQUEUED, JobEvent.RETURNED):
+        job.waiting = True
+        if event is JobEvent.REQUEUED:
+            job.start_time = None
+    elif event is JobEvent.STAGE_DONE and job.stage is not None:
+        job.stage = next_stage(job.stage)
+        job.waiting = True
+    elif event is JobEvent.STAGE_FAILED and run is not None:
+        job.failure = run.failure or _unexplained(run).SerializeToString()
+    if job.state in JOB_TERMINAL:
+        job.stage = None
+        job.waiting = False
+        job.end_time = utc_now()
+
+
+def _bounded(failure: stage_pb2.Failure, run: RunRow) -> stage_pb2.Failure:
+    kept = stage_pb2.Failure()
+    kept.CopyFrom(failure)
+    kept.MergeFrom(stage_pb2.Failure(stage=stage_name(run.stage)))
+    if len(kept.message) > _MESSAGE_LIMIT:
+        # What a worker says last is what went wrong.
+        kept.message = "…" + kept.message[-(_MESSAGE_LIMIT - 1) :]
+    return kept
+
+
+def _unexplained(run: RunRow) -> stage_pb2.Failure:
+    if run.state is RunState.CANCELLED:
+        return make_failure(Reason.CANCELLED, "the run was cancelled at its instance", run.stage)
+    if run.state is RunState.LOST:
+        words = f"the instance {run.instance_id} does not know the run any more"
+        return make_failure(Reason.INTERRUPTED, words, run.stage)
+    return make_failure(Reason.INTERNAL, "the stage reported a failure without a reason", run.stage)

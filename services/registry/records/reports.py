@@ -1,0 +1,138 @@
+"""Takes in what a stage says of a run, if it is about the binding that we wrote."""
+
+from enum import StrEnum
+
+from sqlmodel import Session
+
+from reelmesh.v1 import stage_pb2, transfer_pb2
+from services.common.rpc.errors import Reason
+from services.registry.lifecycle import (
+    RunEvent,
+    absence_event,
+    holds_slot,
+    report_event,
+)
+from services.registry.messages import run_state_of, stage_of
+from services.registry.records.changes import change_run, lock_run, make_failure
+from services.registry.records.events import record_change
+from services.registry.schema import RunRow
+
+
+class Outcome(StrEnum):
+    """What became of a report."""
+
+    LIVE = "LIVE"
+    ENDED = "ENDED"
+    # Its MP4 has to be fetched and published.
+    UNPUBLISHED = "UNPUBLISHED"
+    # It is about another run, instance or generation: dropped.
+    FOREIGN = "FOREIGN"
+
+
+def is_about(report: stage_pb2.Run, run: RunRow) -> bool:
+    """Whether the report is about this binding.
+
+    A stage that was started again may report its old runs under its new generation, or under 0
+    until it has registered: its journal carries them on. A generation before the binding's own
+    cannot know the run.
+    """
+    return (
+        report.run_id == run.run_id
+        and report.instance_id == run.instance_id
+        and (report.generation == 0 or report.generation >= run.generation)
+        and stage_of(report.stage) in (run.stage, None)
+    )
+
+
+def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcome:
+    """Take the report into run and job. A report on a run that has ended changes nothing."""
+    locked = lock_run(session, run_id)
+    reported = run_state_of(report.state)
+    if locked is None or reported is None or not is_about(report, locked[0]):
+        return Outcome.FOREIGN
+    run, job = locked
+    if not holds_slot(run.state):
+        return Outcome.ENDED
+    event = report_event(
+        run.stage,
+        reported,
+        cancel_requested=job.cancel_requested,
+        tombstoned=run.tombstoned,
+        accepted=run.accepted,
+    )
+    failure = report.failure if report.HasField("failure") else None
+    if event in (RunEvent.REPORTED_SUCCEEDED, RunEvent.REPORTED_UNPUBLISHED):
+        if not report.output.bundle_id:
+            event = RunEvent.REPORTED_FAILED
+            failure = make_failure(Reason.INTERNAL, "the stage told of no output", run.stage)
+        else:
+            _keep_output(run, report.output)
+    if report.timings:
+        run.timings = stage_pb2.Run(timings=report.timings).SerializeToString()
+    moved = _keep_progress(run, report.progress)
+    before, revision = run.state, job.revision
+    change_run(session, run, job, event, failure)
+    if moved and run.state is before and job.revision == revision and not job.end_time:
+        record_change(session, job)
+    if event is RunEvent.REPORTED_UNPUBLISHED:
+        return Outcome.UNPUBLISHED
+    return Outcome.LIVE if holds_slot(run.state) else Outcome.ENDED
+
+
+def apply_event(
+    session: Session, run_id: str, event: RunEvent, failure: stage_pb2.Failure | None = None
+) -> bool:
+    """Take an event of the registry's own into a run; whether the run is still live."""
+    locked = lock_run(session, run_id)
+    if locked is None or not holds_slot(locked[0].state):
+        return False
+    run, job = locked
+    change_run(session, run, job, event, failure)
+    return holds_slot(run.state)
+
+
+def apply_doubt(session: Session, run_id: str) -> None:
+    """The start was sent and its answer is lost; what was heard of since stays as it is."""
+    locked = lock_run(session, run_id)
+    if locked is not None and holds_slot(locked[0].state) and not locked[0].accepted:
+        change_run(session, *locked, RunEvent.ANSWER_LOST)
+
+
+def apply_absence(session: Session, run_id: str, failure: stage_pb2.Failure | None) -> None:
+    """The binding's own journal, tombstoned, does not know the run.
+
+    `failure` is what the instance said to the start, if the request itself was to blame: starting
+    it again would fail again.
+    """
+    locked = lock_run(session, run_id)
+    if locked is None or not holds_slot(locked[0].state):
+        return
+    run, job = locked
+    if failure is not None and not run.accepted:
+        change_run(session, run, job, RunEvent.REPORTED_FAILED, failure)
+    else:
+        change_run(session, run, job, absence_event(accepted=run.accepted))
+
+
+def mark_tombstoned(session: Session, run_id: str) -> None:
+    """Before the instance is asked to bury the run: if we die in between, its answer is known."""
+    locked = lock_run(session, run_id)
+    if locked is not None and not locked[0].accepted:
+        locked[0].tombstoned = True
+        session.add(locked[0])
+
+
+def _keep_output(run: RunRow, output: transfer_pb2.BundleRef) -> None:
+    run.output_bundle_id = output.bundle_id
+    run.output_size_bytes = output.size_bytes
+    run.output_sha256 = output.sha256 or None
+    run.output_token = output.read_token
+    run.output_kept = True
+
+
+def _keep_progress(run: RunRow, progress: stage_pb2.Progress) -> bool:
+    told = (progress.phase, progress.done, progress.total)
+    if not progress.phase or told == (run.phase, run.done, run.total):
+        return False
+    run.phase, run.done, run.total = told
+    return True

@@ -1,0 +1,193 @@
+"""The tables. Nothing in them that PostgreSQL would not take too.
+
+A change here needs a migration beside it (`migrations/`); a test compares the two.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Text, text
+from sqlmodel import Field, SQLModel
+
+from services.registry.columns import ByValue, UtcTime, utc_now
+from services.registry.lifecycle import RUN_LIVE, InstanceState, JobState, RunState, Stage
+
+_LIVE = text(
+    "state IN (" + ", ".join(f"'{state}'" for state in RunState if state in RUN_LIVE) + ")"
+)
+
+
+class OwnerRow(SQLModel, table=True):
+    """Who may see a job. `revision` numbers the owner's events, in the events' transactions."""
+
+    __tablename__ = "owner"
+
+    owner_id: str = Field(primary_key=True, max_length=40)
+    name: str = Field(unique=True, max_length=64)
+    admin: bool = False
+    revision: int = Field(default=0, sa_type=BigInteger)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+
+
+class KeyRow(SQLModel, table=True):
+    """An API key by its SHA-256: a secret of 256 random bits needs no slow hash."""
+
+    __tablename__ = "api_key"
+
+    key_id: str = Field(primary_key=True, max_length=40)
+    owner_id: str = Field(foreign_key="owner.owner_id", index=True, max_length=40)
+    label: str = Field(default="", max_length=64)
+    secret_sha256: str = Field(unique=True, max_length=64)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+
+
+class JobRow(SQLModel, table=True):
+    """One video asked for, as it was resolved."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        Index("ix_job_queue", "waiting", "stage", "create_time", "job_id"),
+        Index("ix_job_owner", "owner_id", "create_time", "job_id"),
+    )
+
+    job_id: str = Field(primary_key=True, max_length=40)
+    owner_id: str = Field(foreign_key="owner.owner_id", max_length=40)
+    state: JobState = Field(
+        default=JobState.QUEUED, sa_column=Column(ByValue(JobState), nullable=False)
+    )
+    # The stage that is next or under way; none once ended.
+    stage: Stage | None = Field(default=Stage.ENCODE, sa_column=Column(ByValue(Stage)))
+    # It is in the queue of `stage`: alive, and no run of it is.
+    waiting: bool = True
+    cancel_requested: bool = False
+    revision: int = Field(default=0, sa_type=BigInteger)
+
+    prompt: str = Field(sa_type=Text)
+    mode: str = Field(max_length=16)
+    height: int
+    width: int
+    frames: int
+    # All of uint64, which no SQL integer holds.
+    seed: str = Field(max_length=20)
+    evaluations: int
+    off_distribution: bool = False
+    prompt_tokens: int = 0
+    checkpoint_digest: str = Field(default="", max_length=64)
+
+    failure: bytes | None = Field(default=None, sa_type=LargeBinary)
+    artifact_id: str | None = Field(default=None, max_length=40)
+    resumed_from: str | None = Field(default=None, max_length=40)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+    start_time: datetime | None = Field(default=None, sa_type=UtcTime)
+    end_time: datetime | None = Field(default=None, sa_type=UtcTime)
+
+
+class RunRow(SQLModel, table=True):
+    """One attempt at one stage: the binding, written before any call uses it, and its outcome."""
+
+    __tablename__ = "run"
+    __table_args__ = (
+        # A job never has two live runs, whatever the code above does.
+        Index("ux_run_live_job", "job_id", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("ix_run_instance", "instance_id", "state"),
+        Index("ix_run_job", "job_id", "bind_time"),
+        Index("ix_run_output", "output_kept"),
+    )
+
+    run_id: str = Field(primary_key=True, max_length=40)
+    job_id: str = Field(foreign_key="job.job_id", max_length=40)
+    stage: Stage = Field(sa_column=Column(ByValue(Stage), nullable=False))
+    instance_id: str = Field(sa_column=Column(ForeignKey("instance.instance_id"), nullable=False))
+    generation: int = Field(sa_type=BigInteger)
+    journal_id: str = Field(max_length=40)
+    lease_token: str = Field(max_length=64)
+    state: RunState = Field(
+        default=RunState.BOUND, sa_column=Column(ByValue(RunState), nullable=False)
+    )
+    # Set by compare-and-set just before the call: whoever sets it makes the call.
+    start_sent: bool = False
+    # Its instance has been heard to have it.
+    accepted: bool = False
+    # We asked its instance to bury it, to settle a doubt.
+    tombstoned: bool = False
+
+    phase: str = Field(default="", max_length=32)
+    done: int = Field(default=0, sa_type=BigInteger)
+    total: int = Field(default=0, sa_type=BigInteger)
+    failure: bytes | None = Field(default=None, sa_type=LargeBinary)
+    timings: bytes | None = Field(default=None, sa_type=LargeBinary)
+
+    output_bundle_id: str | None = Field(default=None, max_length=40)
+    output_size_bytes: int = Field(default=0, sa_type=BigInteger)
+    output_sha256: bytes | None = Field(default=None, sa_type=LargeBinary)
+    output_token: str = Field(default="", max_length=64)
+    # Its instance still holds it, as far as we know.
+    output_kept: bool = False
+
+    bind_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+    end_time: datetime | None = Field(default=None, sa_type=UtcTime)
+
+
+class InstanceRow(SQLModel, table=True):
+    """One stage service and its latest process start. Slots in use are counted from the runs."""
+
+    __tablename__ = "instance"
+
+    instance_id: str = Field(primary_key=True, max_length=63)
+    stage: Stage = Field(sa_column=Column(ByValue(Stage), nullable=False, index=True))
+    endpoint: str = Field(max_length=255)
+    generation: int = Field(sa_type=BigInteger)
+    boot_id: str = Field(max_length=40)
+    journal_id: str = Field(max_length=40)
+    state: InstanceState = Field(
+        default=InstanceState.READY, sa_column=Column(ByValue(InstanceState), nullable=False)
+    )
+    slots: int = 1
+    # The Capabilities message as it was registered.
+    capabilities: bytes = Field(sa_type=LargeBinary)
+    version: str = Field(default="", max_length=64)
+    heartbeat_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+
+
+class ArtifactRow(SQLModel, table=True):
+    """A bundle that an owner can see. Its file is named by its id alone."""
+
+    __tablename__ = "artifact"
+    __table_args__ = (Index("ix_artifact_owner", "owner_id", "create_time", "artifact_id"),)
+
+    artifact_id: str = Field(primary_key=True, max_length=40)
+    owner_id: str = Field(foreign_key="owner.owner_id", max_length=40)
+    job_id: str = Field(foreign_key="job.job_id", max_length=40)
+    run_id: str = Field(foreign_key="run.run_id", unique=True, max_length=40)
+    # The Manifest message.
+    manifest: bytes = Field(sa_type=LargeBinary)
+    size_bytes: int = Field(sa_type=BigInteger)
+    sha256: bytes = Field(sa_type=LargeBinary)
+    # CRC-32C of every MiB, four bytes each: tells damage on our disk from damage on the way.
+    block_sums: bytes = Field(sa_type=LargeBinary)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+
+
+class EventRow(SQLModel, table=True):
+    """A job after a change. `body` is the Job message without its prompt, which never changes."""
+
+    __tablename__ = "event"
+    __table_args__ = (Index("ix_event_job", "job_id", "revision"),)
+
+    owner_id: str = Field(primary_key=True, foreign_key="owner.owner_id", max_length=40)
+    revision: int = Field(primary_key=True, sa_type=BigInteger)
+    job_id: str = Field(foreign_key="job.job_id", max_length=40)
+    body: bytes = Field(sa_type=LargeBinary)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+
+
+class RequestRow(SQLModel, table=True):
+    """The first answer to a creating call, without secrets, kept for its repeats."""
+
+    __tablename__ = "request"
+
+    owner_id: str = Field(primary_key=True, foreign_key="owner.owner_id", max_length=40)
+    method: str = Field(primary_key=True, max_length=32)
+    request_id: str = Field(primary_key=True, max_length=64)
+    body_sha256: str = Field(max_length=64)
+    answer: bytes = Field(sa_type=LargeBinary)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime, index=True)
