@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers.modular_pipelines.modular_pipeline import ModularPipeline
 from safetensors.torch import load_file
 
 from services.common.checkpoint import ModelSettings
@@ -14,10 +13,10 @@ from services.common.work import Watch
 from services.decoder.engine import Clip, DecodeOrder, DecoderEngine
 from services.encoder.engine import EncodeOrder, EncoderEngine
 from services.sampler.engine import SampleOrder, SamplerEngine
+from tests.reference import SIZE, generate
 
 # Results depend on the number of threads: both sides work with this one.
 THREADS = 2
-SIZE = {"height": 128, "width": 128, "frames": 124}
 REQUESTS = [
     ("a red ball rolls on the beach", 7, 3),
     ("\u00e9t\u00e9: snow falls slowly over a dark city street", 2**63 + 5, 2),
@@ -41,20 +40,7 @@ def results(
     sampler.sample(order, folder / "c", folder / "l", Watch())
     clip = decoder.frames(DecodeOrder(**SIZE), folder / "l", Watch())
 
-    torch.set_num_threads(THREADS)
-    pipeline = ModularPipeline.from_pretrained(str(tiny_checkpoint), workflow="t2va")
-    pipeline.load_components(dtype=torch.float32)
-    pipeline.set_progress_bar_config(disable=True)
-    whole = pipeline(
-        prompt=prompt,
-        height=SIZE["height"],
-        width=SIZE["width"],
-        num_frames=SIZE["frames"],
-        num_inference_steps=evaluations + 1,
-        generator=torch.Generator("cpu").manual_seed(seed),
-        output_type="pil",
-        output=["latents", "audio_latents", "videos", "audio", "prompt_embeds"],
-    )
+    whole = generate(tiny_checkpoint, prompt, seed, evaluations, THREADS)
     return {**load_file(folder / "l"), **load_file(folder / "c")}, clip, whole
 
 

@@ -15,7 +15,7 @@ from services.cli.client import TERMINAL, Client
 from services.cli.display import describe_stage, state_name
 from services.common.rpc.errors import MeshError
 
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 async def generate(client: Client, spec: jobs_pb2.JobSpec, output: Path) -> None:

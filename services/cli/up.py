@@ -16,7 +16,7 @@ from rich.console import Console
 
 from services.cli.access import KEY_FILE
 
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 SERVICES = ("registry", "encoder", "sampler", "decoder")
 _RESTARTS = 5

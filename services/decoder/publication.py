@@ -32,10 +32,10 @@ def deliver_to(registry: Peer) -> Deliver:
     ) -> str:
         lease = transfer_pb2.Lease(run_id=order.spec.run_id, token=order.spec.lease_token)
         try:
-            upload_id = await push(registry, path, bundle.manifest, lease=lease, progress=report)
+            pushed = await push(registry, path, bundle.manifest, lease=lease, progress=report)
             async with calling():
                 answer: mesh_pb2.PublishResponse = await stub.Publish(
-                    mesh_pb2.PublishRequest(lease=lease, upload_id=upload_id),
+                    mesh_pb2.PublishRequest(lease=lease, upload_id=pushed.upload_id),
                     metadata=registry.metadata(),
                     timeout=_PUBLISH_S,
                 )

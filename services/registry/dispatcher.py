@@ -11,12 +11,11 @@ import structlog
 from services.registry.backoff import Backoff
 from services.registry.database import Database
 from services.registry.follower import Follower
-from services.registry.lifecycle import RunState, Stage
+from services.registry.lifecycle import Stage
 from services.registry.peers import Peers
 from services.registry.records.bindings import claim, live_runs
 from services.registry.records.events import QUEUES
 from services.registry.records.instances import present
-from services.registry.schema import RunRow
 from services.registry.signals import Signals, wait
 
 log = structlog.get_logger()
@@ -84,13 +83,9 @@ class Dispatcher:
     async def _see_through(self, run_id: str) -> None:
         while True:
             try:
-                state = await self._follower.follow(run_id)
+                await self._follower.follow(run_id)
             except Exception:
                 log.exception("follower_crashed", run_id=run_id)
                 await asyncio.sleep(_LOOK_S)
-                continue
-            if state is RunState.REFUSED:
-                run = await self._database.read(lambda session: session.get(RunRow, run_id))
-                if run is not None and run.start_sent:
-                    self._backoff.add(run.instance_id)
-            return
+            else:
+                return

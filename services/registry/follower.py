@@ -14,6 +14,7 @@ from reelmesh.v1 import stage_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.reader import pull
 from services.common.transfer.store import BundleStore
+from services.registry.backoff import Backoff
 from services.registry.database import Database
 from services.registry.lifecycle import RunEvent, RunState, holds_slot
 from services.registry.peers import Peers
@@ -53,6 +54,7 @@ class Follower:
         calls: StageCalls,
         publisher: Publisher,
         store: BundleStore,
+        backoff: Backoff,
         ask_interval_s: float,
     ) -> None:
         self._database = database
@@ -61,6 +63,7 @@ class Follower:
         self._calls = calls
         self._publisher = publisher
         self._store = store
+        self._backoff = backoff
         self._ask_interval_s = ask_interval_s
         self.dropped_reports = 0
 
@@ -149,6 +152,7 @@ class Follower:
         if report.state != stage_pb2.RUN_STATE_CANCELLED:
             # The start arrived after all, between the question and the tombstone.
             return await self._take(binding, report)
+        self._backoff.add(run.instance_id)
         await self._database.write(lambda session: apply_absence(session, run.run_id, hopeless))
         return Outcome.ENDED
 
@@ -176,6 +180,9 @@ class Follower:
 
     async def _take(self, binding: Binding, report: stage_pb2.Run) -> Outcome:
         run_id = binding.run.run_id
+        if report.state == stage_pb2.RUN_STATE_REFUSED:
+            # Before the job is back in its queue, or it would be bound there again at once.
+            self._backoff.add(binding.run.instance_id)
         outcome = await self._database.write(lambda session: apply_report(session, run_id, report))
         if outcome is Outcome.FOREIGN:
             return self._drop(report)

@@ -1,6 +1,6 @@
 """The calls that the registry makes to a stage. Every failure leaves as a MeshError."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from reelmesh.v1 import (
     decoder_pb2,
@@ -76,7 +76,7 @@ class StageCalls:
         run: stage_pb2.Run = answer.run
         return run
 
-    async def watch_run(self, peer: Peer, run_id: str) -> AsyncIterator[stage_pb2.Run]:
+    async def watch_run(self, peer: Peer, run_id: str) -> AsyncGenerator[stage_pb2.Run]:
         """The run at every change. Close the iterator to end the call."""
         stub = stage_pb2_grpc.RunServiceStub(peer.channel)
         call = stub.WatchRun(stage_pb2.WatchRunRequest(run_id=run_id), metadata=peer.metadata())

@@ -7,6 +7,8 @@ first use, so that a single stage started by hand is never open to whoever finds
 import hmac
 import json
 import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from services.common.ids import new_secret
@@ -39,20 +41,22 @@ class MeshTokens:
 
 def load_tokens(path: Path) -> MeshTokens:
     """The tokens in `path`, made there (mode 0600) if there is no such file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = {role.value: new_secret("rmt") for role in _ROLES}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(fresh, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        # A hard link fails if the file is there: of several starting processes one wins.
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
+    if not path.exists():
+        _make(path)
     stored = json.loads(path.read_text(encoding="utf-8"))
     return MeshTokens({role: str(stored[role.value]) for role in _ROLES})
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".tokens-")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({role.value: new_secret("rmt") for role in _ROLES}, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        # A hard link fails if the file is there: of several starting processes one wins.
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        Path(draft).unlink()

@@ -6,6 +6,7 @@ with the stored one tells damage on our own disk from damage on the way, at no c
 
 import hashlib
 import os
+from collections.abc import Iterable
 from typing import Self
 
 import google_crc32c
@@ -22,8 +23,12 @@ class RunningDigest:
         self._sums: list[int] = []
         self._open_sum = 0
 
-    def update(self, data: bytes) -> None:
+    def update(self, pieces: Iterable[bytes]) -> None:
         """Add bytes."""
+        for data in pieces:
+            self._add(data)
+
+    def _add(self, data: bytes) -> None:
         self._sha256.update(data)
         at = 0
         while at < len(data):
@@ -63,5 +68,5 @@ def digest_file(descriptor: int, size_bytes: int) -> RunningDigest:
         data = os.pread(descriptor, wanted, digest.size_bytes)
         if not data:
             break
-        digest.update(data)
+        digest.update((data,))
     return digest

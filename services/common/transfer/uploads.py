@@ -6,8 +6,9 @@ that a write that fails can be taken back to the last safe byte without reading 
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from google.protobuf import json_format
 from reelmesh.v1 import transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.digest import RunningDigest, digest_file
+from services.common.transfer.pools import HASHING, SYNCING
 from services.common.transfer.records import write_record
 from services.common.transfer.space import DiskSpace, disk_errors
 from services.common.transfer.verification import verify_file
 
 # A sync costs milliseconds: often enough to resume well, seldom enough not to be felt.
-SYNC_BYTES = 16 << 20
+SYNC_BYTES = 8 << 20
 
 
 class Upload:
@@ -60,6 +62,8 @@ class Upload:
         self._file = -1
         self._digest = RunningDigest()
         self._safe = RunningDigest()
+        self._mark = self._safe
+        self._syncing: Future[None] | None = None
 
     def create(self) -> None:
         """Reserve the space, make the empty partial file and its record. Raises DISK_FULL."""
@@ -73,7 +77,7 @@ class Upload:
     def _create(self) -> None:
         with disk_errors():
             os.close(os.open(self.part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            self._write_record()
+            self._write_record(0)
 
     def attach(self) -> int:
         """Begin a stream: its epoch. Older streams are refused from now on."""
@@ -104,20 +108,25 @@ class Upload:
                 raise upload_not_found()
             yield
 
-    def append(self, data: bytes) -> None:
+    def append(self, pieces: Sequence[bytes]) -> None:
         """Write bytes at the end. In a turn. DISK_FULL leaves what was persisted."""
+        hashing = HASHING.submit(self._digest.update, pieces)
         try:
             with disk_errors():
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._file, view) :]
+                for data in pieces:
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(self._file, view) :]
         except (OSError, MeshError):
+            hashing.result()
             self._take_back()
             raise
-        self._digest.update(data)
+        hashing.result()
         self.touched = self._clock()
-        if self._digest.size_bytes - self.persisted_bytes >= SYNC_BYTES:
-            self._settle()
+        if self._syncing is not None and self._syncing.done():
+            self._end_sync()
+        if self._syncing is None and self._digest.size_bytes - self.persisted_bytes >= SYNC_BYTES:
+            self._begin_sync()
 
     def detach(self) -> None:
         """End a stream: what it wrote becomes persisted. In a turn."""
@@ -126,23 +135,38 @@ class Upload:
         finally:
             self._close()
 
+    def _begin_sync(self) -> None:
+        self._mark = self._digest.copy()
+        self._syncing = SYNCING.submit(self._sync, self._mark.size_bytes)
+
+    def _sync(self, size_bytes: int) -> None:
+        with disk_errors():
+            os.fdatasync(self._file)
+            self._write_record(size_bytes)
+
+    def _end_sync(self) -> None:
+        """Wait for the sync that was begun: what it covers is persisted."""
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.result()
+            self._safe, self.persisted_bytes = self._mark, self._mark.size_bytes
+            self._space.settle(self.upload_id, self.size_bytes - self.persisted_bytes)
+
     def _settle(self) -> None:
-        """Make what was written safe."""
-        if self._digest.size_bytes == self.persisted_bytes:
-            return
+        """Make all that was written persisted."""
         try:
-            with disk_errors():
-                if self._record_path:
-                    os.fdatasync(self._file)
-                self.persisted_bytes = self._digest.size_bytes
-                self._safe = self._digest.copy()
-                self._write_record()
+            self._end_sync()
+            if self._digest.size_bytes != self.persisted_bytes:
+                self._begin_sync()
+                self._end_sync()
         except (OSError, MeshError):
             self._take_back()
             raise
-        self._space.settle(self.upload_id, self.size_bytes - self.persisted_bytes)
 
     def _take_back(self) -> None:
+        """Return to the last byte that is surely on the disk."""
+        with suppress(OSError, MeshError):
+            self._end_sync()
         os.ftruncate(self._file, self.persisted_bytes)
         os.lseek(self._file, 0, os.SEEK_END)
         self._digest = self._safe.copy()
@@ -175,18 +199,21 @@ class Upload:
             self._space.release(self.upload_id)
 
     def _close(self) -> None:
+        if self._syncing is not None:
+            wait([self._syncing])
+            self._syncing = None
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _write_record(self) -> None:
+    def _write_record(self, persisted_bytes: int) -> None:
         if self._record_path:
             write_record(
                 self._record_path,
                 {
                     "manifest": json_format.MessageToDict(self.manifest),
                     "size_bytes": self.size_bytes,
-                    "persisted_bytes": self.persisted_bytes,
+                    "persisted_bytes": persisted_bytes,
                     "run_id": self.run_id,
                     "touched": self.touched.isoformat(),
                 },

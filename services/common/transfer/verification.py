@@ -1,13 +1,14 @@
 """The last look at a whole file before it may become a bundle, alike for every way in."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 
 from reelmesh.v1 import transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.digest import RunningDigest
 from services.common.transfer.finite import check_finite
 from services.common.transfer.manifest import holds_tensors
+from services.common.transfer.pools import SYNCING
 from services.common.transfer.space import disk_errors
 from services.common.transfer.tensors import check_layout, read_layout
 
@@ -29,10 +30,13 @@ def verify_file(
     if digest.sha256() != sha256:
         raise MeshError(Reason.DIGEST_MISMATCH, "the bytes are not those of the SHA-256")
     # The disk works while the tensors are looked at.
-    with ThreadPoolExecutor(1) as other, disk_errors():
-        synced = other.submit(os.fsync, descriptor)
+    syncing = SYNCING.submit(os.fsync, descriptor)
+    try:
         if holds_tensors(manifest):
             layout = read_layout(descriptor)
             check_layout(layout, manifest)
             check_finite(descriptor, layout)
-        synced.result()
+    finally:
+        wait([syncing])  # the descriptor must stay open for it
+    with disk_errors():
+        syncing.result()

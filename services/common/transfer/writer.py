@@ -19,6 +19,14 @@ from services.common.transfer.verification import verify_file
 _UNARY_S = 30.0
 
 
+@dataclass(frozen=True)
+class Pushed:
+    """A finished upload and the bundle that it became at the peer."""
+
+    upload_id: str
+    bundle: transfer_pb2.Bundle
+
+
 async def push(
     peer: Peer,
     path: Path,
@@ -28,7 +36,7 @@ async def push(
     progress: Callable[[int, int], None] | None = None,
     patience: Patience | None = None,
     idle_s: float = IDLE_S,
-) -> transfer_pb2.Bundle:
+) -> Pushed:
     """Make the file at `path` a bundle of `peer`'s and return it, with its read token.
 
     The file is verified first: one with wrong tensors or non-finite values is not sent. A broken
@@ -40,7 +48,8 @@ async def push(
     try:
         while True:
             try:
-                return await pushing.attempt()
+                bundle = await pushing.attempt()
+                return Pushed(pushing.upload_id, bundle)
             except MeshError as error:
                 await budget.pause(error, pushing.persisted_bytes)
     finally:

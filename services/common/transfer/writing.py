@@ -54,10 +54,7 @@ class Writing(Generic[T]):
     def take(self, messages: Sequence[Any]) -> None:
         with self._upload.turn(self._epoch):
             try:
-                for message in messages:
-                    data = self._assembler.take(message)
-                    if data:
-                        self._upload.append(data)
+                self._upload.append([self._assembler.take(message) for message in messages])
             except MeshError as error:
                 self._end_if_wrong(error)
                 raise

@@ -1,4 +1,4 @@
-"""Artifacts: published once, in the transaction that ends their run and job, and seen by an owner."""
+"""Artifacts: published once, in the transaction that ends their run and job."""
 
 import hmac
 import struct

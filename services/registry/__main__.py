@@ -1,0 +1,44 @@
+"""`python -m services.registry`: wiring."""
+
+import asyncio
+import signal
+import sys
+
+import structlog
+
+from services.common.telemetry import configure
+from services.registry.config import RegistrySettings
+from services.registry.database import DatabaseHeld
+from services.registry.migration import SchemaMismatch
+from services.registry.service import Registry
+
+log = structlog.get_logger()
+
+
+async def serve(settings: RegistrySettings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    registry = Registry(settings)
+    await registry.start()
+    log.info("serving", clients=registry.client_address, mesh=registry.mesh_address)
+    await stopped.wait()
+    await registry.stop()
+    log.info("stopped")
+
+
+def main() -> int:
+    """Run the registry; the exit code."""
+    settings = RegistrySettings()
+    configure("registry", "registry", settings.log_level)
+    try:
+        asyncio.run(serve(settings))
+    except (DatabaseHeld, SchemaMismatch, OSError) as error:
+        log.error("cannot_start", error=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
