@@ -15,12 +15,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from reelmesh.v1 import jobs_pb2, stage_pb2, transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
+from services.registry.canvas import refuse_canvas
 from services.registry.lifecycle import Stage
 
 FPS = 24
-# The model's own lengths and sizes, for instances that state none: 17n + 5 frames, and the canvas
-# in patches of 32 pixels.
-FRAME_STEP, FRAME_BASE, CANVAS_MULTIPLE = 17, 5, 32
+# The model's own lengths, for instances that state none: 17n + 5 frames.
+FRAME_STEP, FRAME_BASE = 17, 5
+_MOST_FRAMES = 1 << 20
 DEFAULT_FRAMES, DEFAULT_EVALUATIONS = 124, 49
 # No tokenizer makes a token of more characters than this on average.
 _CHARACTERS_PER_TOKEN = 64
@@ -146,10 +147,17 @@ def resolve(
     for those in by_width.values():
         refusals = [refusal for one in those if (refusal := _refusal(one, resolution))]
         if those and len(refusals) == len(those):
-            raise refusals[0]
+            raise _as_asked(refusals[0], spec)
     trained = limits.trained_max_frames
     off = bool(trained) and resolution.frames > trained
     return Resolution(**{**resolution.__dict__, "off_distribution": off})
+
+
+def _as_asked(refusal: MeshError, spec: jobs_pb2.JobSpec) -> MeshError:
+    """The refusal, naming the field that the caller used for the length."""
+    if refusal.field == "spec.frames" and spec.HasField("duration"):
+        refusal.field = "spec.duration"
+    return refusal
 
 
 def fits(capabilities: stage_pb2.Capabilities, job: Asked) -> bool:
@@ -233,7 +241,7 @@ def _refusal(capabilities: stage_pb2.Capabilities, asked: Asked) -> MeshError | 
     limits = capabilities.limits
     return (
         _refuse_frames(limits, asked.frames)
-        or _refuse_canvas(limits, asked.height, asked.width)
+        or refuse_canvas(limits, asked.height, asked.width)
         or _refuse_evaluations(limits, asked.evaluations)
     )
 
@@ -241,16 +249,13 @@ def _refusal(capabilities: stage_pb2.Capabilities, asked: Asked) -> MeshError | 
 def _refuse_frames(limits: stage_pb2.Limits, frames: int) -> MeshError | None:
     step, base = _grid(limits)
     least = snap_frames(max(1, limits.min_frames), limits)
-    most = limits.max_frames
-    if most:
-        most = base + step * ((most - base) // step)
-    if least <= frames and (not most or frames <= most) and (frames - base) % step == 0:
+    most = base + step * (((limits.max_frames or _MOST_FRAMES) - base) // step)
+    if least <= frames <= most and (frames - base) % step == 0:
         return None
-    nearest = least if frames < least else min(most or frames, snap_frames(frames, limits))
-    span = f"{least} to {most}" if most else f"at least {least}"
+    nearest = max(least, min(most, snap_frames(frames, limits)))
     return MeshError(
         Reason.FRAMES_OUT_OF_RANGE,
-        f"{frames} frames ({step}n + {base}) are not admitted: {span} are; "
+        f"{frames} frames ({step}n + {base}) are not admitted: {least} to {most} are; "
         f"the nearest is {nearest}",
         field="spec.frames",
         info={"nearest": str(nearest)},
@@ -269,57 +274,3 @@ def _refuse_evaluations(limits: stage_pb2.Limits, evaluations: int) -> MeshError
         field="spec.evaluations",
         info={"nearest": str(nearest)},
     )
-
-
-def _refuse_canvas(limits: stage_pb2.Limits, height: int, width: int) -> MeshError | None:
-    multiple = limits.canvas_multiple or CANVAS_MULTIPLE
-    least = _up(max(limits.min_edge, multiple), multiple)
-    near_height, near_width = nearest_canvas(limits, height, width)
-    near = f"the nearest canvas is {near_height}x{near_width} (height x width)"
-    info = {"nearest": f"{near_height}x{near_width}"}
-    for name, edge in (("height", height), ("width", width)):
-        if edge % multiple:
-            return MeshError(
-                Reason.CANVAS_OFF_GRID,
-                f"the {name} {edge} is not a multiple of {multiple}: {near}",
-                field=f"spec.canvas.{name}",
-                info=info,
-            )
-        if edge < least:
-            return MeshError(
-                Reason.CANVAS_OUT_OF_RANGE,
-                f"the {name} {edge} is below {least}: {near}",
-                field=f"spec.canvas.{name}",
-                info=info,
-            )
-    if limits.max_pixels and height * width > limits.max_pixels:
-        words = f"{height}x{width} has more than {limits.max_pixels} pixels: {near}"
-        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
-    ratio = max(height, width) / min(height, width)
-    if limits.max_aspect and ratio > limits.max_aspect:
-        words = f"{height}x{width} is longer than {limits.max_aspect:g} to 1: {near}"
-        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
-    return None
-
-
-def nearest_canvas(limits: stage_pb2.Limits, height: int, width: int) -> tuple[int, int]:
-    """A canvas that the limits admit, near to this one: edges rounded, then shrunk to fit."""
-    multiple = limits.canvas_multiple or CANVAS_MULTIPLE
-    least = _up(max(limits.min_edge, multiple), multiple)
-    edges = [max(least, (edge + multiple // 2) // multiple * multiple) for edge in (height, width)]
-    pixels = limits.max_pixels
-    if pixels and edges[0] * edges[1] > pixels:
-        scale = math.sqrt(pixels / (edges[0] * edges[1]))
-        edges = [max(least, int(edge * scale) // multiple * multiple) for edge in edges]
-        # An edge that was held at the least leaves the other too long.
-        long = edges.index(max(edges))
-        edges[long] = max(least, min(edges[long], pixels // edges[1 - long] // multiple * multiple))
-    if limits.max_aspect:
-        long = edges.index(max(edges))
-        most = int(edges[1 - long] * limits.max_aspect) // multiple * multiple
-        edges[long] = max(least, min(edges[long], most))
-    return edges[0], edges[1]
-
-
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

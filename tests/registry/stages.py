@@ -8,6 +8,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,15 @@ class FakeStage:
             await self.tell()
         return run
 
+    async def hold(self) -> None:
+        """From now on work waits before its next evaluation."""
+        self.may_work.clear()
+
+    async def release(self) -> None:
+        """Work goes on."""
+        self.may_work.set()
+        await self.tell()
+
     async def tell(self) -> None:
         """Wake the watches."""
         async with self._changed:
@@ -351,8 +361,8 @@ class FakeStage:
 
     async def _evaluate(self, run: stage_pb2.Run, evaluations: int) -> None:
         for index in range(evaluations):
-            while not self.may_work.is_set() and not run.cancel_requested:
-                await asyncio.sleep(0.01)
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.may_work.is_set() or run.cancel_requested)
             if run.cancel_requested:
                 return
             await asyncio.sleep(self.step_s)
@@ -371,10 +381,8 @@ class FakeStage:
         run.output.sha256 = bundle.sha256
         run.output.read_token = bundle.read_token
         if self.stage == stage_pb2.STAGE_DECODE and self.delivers:
-            try:
+            with suppress(MeshError):  # the registry will fetch it
                 await self._deliver(spec, bundle)
-            except MeshError:
-                pass  # the registry will fetch it
         run.timings.add(phase="evaluate").duration.FromMilliseconds(5)
         run.state = State.RUN_STATE_SUCCEEDED
 

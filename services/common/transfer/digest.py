@@ -6,7 +6,6 @@ with the stored one tells damage on our own disk from damage on the way, at no c
 
 import hashlib
 import os
-from collections.abc import Iterable
 from typing import Self
 
 import google_crc32c
@@ -23,12 +22,8 @@ class RunningDigest:
         self._sums: list[int] = []
         self._open_sum = 0
 
-    def update(self, pieces: Iterable[bytes]) -> None:
+    def update(self, data: bytes) -> None:
         """Add bytes."""
-        for data in pieces:
-            self._add(data)
-
-    def _add(self, data: bytes) -> None:
         self._sha256.update(data)
         at = 0
         while at < len(data):
@@ -68,5 +63,5 @@ def digest_file(descriptor: int, size_bytes: int) -> RunningDigest:
         data = os.pread(descriptor, wanted, digest.size_bytes)
         if not data:
             break
-        digest.update((data,))
+        digest.update(data)
     return digest

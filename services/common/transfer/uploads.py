@@ -6,7 +6,7 @@ that a write that fails can be taken back to the last safe byte without reading 
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -108,15 +108,14 @@ class Upload:
                 raise upload_not_found()
             yield
 
-    def append(self, pieces: Sequence[bytes]) -> None:
+    def append(self, data: bytes) -> None:
         """Write bytes at the end. In a turn. DISK_FULL leaves what was persisted."""
-        hashing = HASHING.submit(self._digest.update, pieces)
+        hashing = HASHING.submit(self._digest.update, data)
         try:
             with disk_errors():
-                for data in pieces:
-                    view = memoryview(data)
-                    while view:
-                        view = view[os.write(self._file, view) :]
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._file, view) :]
         except (OSError, MeshError):
             hashing.result()
             self._take_back()

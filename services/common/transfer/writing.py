@@ -54,7 +54,10 @@ class Writing(Generic[T]):
     def take(self, messages: Sequence[Any]) -> None:
         with self._upload.turn(self._epoch):
             try:
-                self._upload.append([self._assembler.take(message) for message in messages])
+                for message in messages:
+                    data = self._assembler.take(message)
+                    if data:
+                        self._upload.append(data)
             except MeshError as error:
                 self._end_if_wrong(error)
                 raise

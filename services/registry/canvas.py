@@ -1,0 +1,67 @@
+"""Canvases: which ones the limits admit, and the nearest that they do.
+
+Pure, as resolution.py, which asks here. A limit of 0 is one that an instance does not state.
+"""
+
+import math
+
+from reelmesh.v1 import stage_pb2
+from services.common.rpc.errors import MeshError, Reason
+
+# The transformer sees the canvas in patches of 32 pixels.
+CANVAS_MULTIPLE = 32
+
+
+def refuse_canvas(limits: stage_pb2.Limits, height: int, width: int) -> MeshError | None:
+    """Why the canvas is not admitted, naming the field, in its first reason; None if it is."""
+    multiple = limits.canvas_multiple or CANVAS_MULTIPLE
+    least = _up(max(limits.min_edge, multiple), multiple)
+    near_height, near_width = nearest_canvas(limits, height, width)
+    near = f"the nearest canvas is {near_height}x{near_width} (height x width)"
+    info = {"nearest": f"{near_height}x{near_width}"}
+    for name, edge in (("height", height), ("width", width)):
+        if edge % multiple:
+            return MeshError(
+                Reason.CANVAS_OFF_GRID,
+                f"the {name} {edge} is not a multiple of {multiple}: {near}",
+                field=f"spec.canvas.{name}",
+                info=info,
+            )
+        if edge < least:
+            return MeshError(
+                Reason.CANVAS_OUT_OF_RANGE,
+                f"the {name} {edge} is below {least}: {near}",
+                field=f"spec.canvas.{name}",
+                info=info,
+            )
+    if limits.max_pixels and height * width > limits.max_pixels:
+        words = f"{height}x{width} has more than {limits.max_pixels} pixels: {near}"
+        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
+    ratio = max(height, width) / min(height, width)
+    if limits.max_aspect and ratio > limits.max_aspect:
+        words = f"{height}x{width} is longer than {limits.max_aspect:g} to 1: {near}"
+        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
+    return None
+
+
+def nearest_canvas(limits: stage_pb2.Limits, height: int, width: int) -> tuple[int, int]:
+    """A canvas that the limits admit, near to this one: edges rounded, then shrunk to fit."""
+    multiple = limits.canvas_multiple or CANVAS_MULTIPLE
+    least = _up(max(limits.min_edge, multiple), multiple)
+    edges = [max(least, (edge + multiple // 2) // multiple * multiple) for edge in (height, width)]
+    pixels = limits.max_pixels
+    if pixels and edges[0] * edges[1] > pixels:
+        scale = math.sqrt(pixels / (edges[0] * edges[1]))
+        edges = [max(least, int(edge * scale) // multiple * multiple) for edge in edges]
+        # An edge that was held at the least leaves the other too long.
+        long = edges.index(max(edges))
+        edges[long] = max(least, min(edges[long], pixels // edges[1 - long] // multiple * multiple))
+    if limits.max_aspect:
+        long = edges.index(max(edges))
+        most = int(edges[1 - long] * limits.max_aspect) // multiple * multiple
+        edges[long] = max(least, min(edges[long], most))
+    return edges[0], edges[1]
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
