@@ -8,13 +8,20 @@ from pathlib import Path
 import structlog
 
 from services.common.ids import is_id
-from services.common.rpc.errors import MeshError
+from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.store import BundleStore
 from services.registry.database import Database
 from services.registry.peers import Peers
 from services.registry.records.artifacts import all_artifact_ids
 from services.registry.records.instances import present
-from services.registry.records.outputs import due_outputs, ended_runs, mark_deleted
+from services.registry.records.outputs import (
+    due_outputs,
+    ended_runs,
+    mark_deleted,
+    mark_outputless,
+    untold_outputs,
+)
+from services.registry.records.reports import apply_report
 from services.registry.stages import StageCalls
 
 log = structlog.get_logger()
@@ -58,13 +65,27 @@ class Housekeeping:
     async def run(self) -> None:
         """Round after round, until cancelled."""
         while True:
-            await self._delete_outputs()
+            instances = await self._database.read(present)
+            reachable = list(self._peers.reachable(instances))
+            await self._learn_outputs(reachable)
+            await self._delete_outputs(reachable)
             await self._delete_uploads()
             await asyncio.sleep(self._pause_s)
 
-    async def _delete_outputs(self) -> None:
-        instances = await self._database.read(present)
-        reachable = list(self._peers.reachable(instances))
+    async def _learn_outputs(self, reachable: list[str]) -> None:
+        untold = await self._database.read(
+            lambda session: untold_outputs(session, reachable, _BATCH)
+        )
+        for run_id, endpoint in untold:
+            try:
+                answer = await self._calls.get_run(self._peers.peer(endpoint), run_id)
+            except MeshError as error:
+                if error.reason is Reason.RUN_NOT_FOUND:
+                    await self._database.write(partial(mark_outputless, run_id=run_id))
+            else:
+                await self._database.write(partial(apply_report, run_id=run_id, report=answer.run))
+
+    async def _delete_outputs(self, reachable: list[str]) -> None:
         ended_before = datetime.now(UTC) - self._retention
         due = await self._database.read(
             lambda session: due_outputs(session, ended_before, reachable, _BATCH)

@@ -90,7 +90,7 @@ class RunRow(SQLModel, table=True):
         Index("ux_run_live_job", "job_id", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
         Index("ix_run_instance", "instance_id", "state"),
         Index("ix_run_job", "job_id", "bind_time"),
-        Index("ix_run_output", "output_kept"),
+        Index("ix_run_output", "output_kept", "state", "output_bundle_id"),
     )
 
     run_id: str = Field(primary_key=True, max_length=40)

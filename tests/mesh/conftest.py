@@ -16,10 +16,10 @@ def mesh(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     started.stop()
 
 
-@pytest.fixture
-def own_mesh(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Mesh]:
-    """A mesh of the test's own, to break."""
-    started = start_mesh(tmp_path, tiny_checkpoint)
+@pytest.fixture(scope="module")
+def own_mesh(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """A mesh of the module's own, to break; each test leaves it serving."""
+    started = start_mesh(tmp_path_factory.mktemp("own"), tiny_checkpoint)
     yield started
     if started.up.poll() is None:
         started.stop()

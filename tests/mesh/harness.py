@@ -1,5 +1,6 @@
 """A whole mesh in real processes for the tests, started as a person starts it: `reelmesh up`."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -51,8 +52,9 @@ class Mesh:
     def process(self, service: str) -> psutil.Process:
         """The process of a service that runs now."""
         for child in psutil.Process(self.up.pid).children():
-            if child.cmdline()[-1:] == [f"services.{service}"]:
-                return child
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one too
+                if child.cmdline()[-1:] == [f"services.{service}"]:
+                    return child
         raise LookupError(f"no process of {service}")
 
     def kill(self, service: str) -> int:
@@ -68,7 +70,7 @@ class Mesh:
             try:
                 if self.process(service).pid != old_pid:
                     break
-            except (LookupError, psutil.NoSuchProcess, psutil.ZombieProcess):
+            except (LookupError, psutil.NoSuchProcess):
                 pass
             assert time.monotonic() < limit, f"{service} was not started again"
             time.sleep(0.05)

@@ -62,14 +62,14 @@ async def test_stage_killed_in_a_run_fails_it_as_interrupted(own_mesh: Mesh, ser
         async for now in client.watch_job(job.job_id):
             if now.stage == stage and now.progress.phase in phases[service]:
                 break
-        ranks = [child.pid for child in own_mesh.process(service).children(recursive=True)]
+        ranks = own_mesh.process(service).children(recursive=True)
         pid = own_mesh.kill(service)
         async with asyncio.timeout(60):
             ended = await finish(client, job.job_id)
         assert ended.state == jobs_pb2.JOB_STATE_FAILED
         assert ended.failure.reason == Reason.INTERRUPTED
         assert ended.failure.stage == stage
-        assert not any(psutil.pid_exists(rank) for rank in ranks)
+        assert psutil.wait_procs(ranks, timeout=20)[1] == []
         own_mesh.wait_for_restart(service, pid)
         after = await finish(client, (await client.create_job(spec(seed=9))).job_id)
         assert after.state == jobs_pb2.JOB_STATE_SUCCEEDED

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.common.telemetry import configure
 from tests.registry.mesh import Mesh
 
 
@@ -15,3 +16,9 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     await mesh.start()
     yield mesh
     await mesh.stop()
+
+
+@pytest.fixture(autouse=True)
+def quiet_log() -> None:
+    """Only what went wrong."""
+    configure("registry", "registry", "warning")

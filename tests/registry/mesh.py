@@ -176,10 +176,10 @@ class Mesh:
         )
 
     async def replace(self, old: FakeStage, journal: Journal | None = None) -> FakeStage:
-        """The next start of a stage that crashed."""
+        """The next start of a stage that crashed, on its port."""
         fake = old.reborn(self.home / "stages", journal)
         self.stages[self.stages.index(old)] = fake
-        await fake.start()
+        await fake.start(int(old.endpoint.rpartition(":")[2]))
         return fake
 
     @property

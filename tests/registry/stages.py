@@ -8,7 +8,6 @@ import json
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from services.common.rpc.interceptors import Context
 from services.common.rpc.server import Mount, Server
 from services.common.rpc.tokens import MeshTokens
 from services.common.transfer.gate import StageGate
-from services.common.transfer.patience import Patience
 from services.common.transfer.reader import pull
 from services.common.transfer.servicer import TransferServicer
 from services.common.transfer.store import BundleStore
@@ -69,7 +67,6 @@ LIMITS = {
     "max_prompt_tokens": 20,
     "max_aspect": 4.0,
 }
-QUICK = Patience(tries=2, first_s=0.05, most_s=0.1)
 
 
 @dataclass
@@ -120,8 +117,12 @@ class FakeStage:
         self.delivers = True
         self.beating = True
         self.foreign_reports = False
+        self.deaf = False  # a cancel is not heard
+        self.loses_output = False
         # What happened.
         self.starts: Counter[str] = Counter()
+        self.uploads: list[str] = []
+        self.delivery_errors: list[Reason] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()
         self._beat: asyncio.Task[None] | None = None
@@ -137,6 +138,10 @@ class FakeStage:
                 run.state = State.RUN_STATE_FAILED
                 run.failure.reason = Reason.INTERRUPTED
                 run.failure.message = "the process died during the run"
+        await self.serve(port)
+
+    async def serve(self, port: int = 0) -> None:
+        """Serve and stay registered."""
         name, add, servicer = {
             stage_pb2.STAGE_ENCODE: (
                 "EncoderService",
@@ -291,7 +296,7 @@ class FakeStage:
                 generation=self.generation,
             )
             self.journal.runs[run_id] = run
-        elif run.state not in ENDED:
+        elif run.state not in ENDED and not self.deaf:
             run.cancel_requested = True
             await self.tell()
         return run
@@ -341,7 +346,7 @@ class FakeStage:
         try:
             if source is not None:
                 peer = Peer(source.endpoint, self.tokens.of(Role.STAGE))
-                await pull(peer, source, self.store, patience=QUICK)
+                await pull(peer, source, self.store)
                 await peer.close()
             await self._evaluate(run, evaluations)
             if run.cancel_requested:
@@ -381,8 +386,12 @@ class FakeStage:
         run.output.sha256 = bundle.sha256
         run.output.read_token = bundle.read_token
         if self.stage == stage_pb2.STAGE_DECODE and self.delivers:
-            with suppress(MeshError):  # the registry will fetch it
+            try:
                 await self._deliver(spec, bundle)
+            except MeshError as error:  # the registry will fetch it
+                self.delivery_errors.append(error.reason)
+        if self.loses_output:
+            self.store.delete(bundle.bundle_id)
         run.timings.add(phase="evaluate").duration.FromMilliseconds(5)
         run.state = State.RUN_STATE_SUCCEEDED
 
@@ -391,7 +400,8 @@ class FakeStage:
         lease = transfer_pb2.Lease(run_id=spec.run_id, token=spec.lease_token)
         path = self.store.path(bundle.bundle_id)
         try:
-            await publish(peer, lease, await upload(peer, lease, bundle.manifest, path))
+            self.uploads.append(await upload(peer, lease, bundle.manifest, path))
+            await publish(peer, lease, self.uploads[-1])
         finally:
             await peer.close()
 

@@ -42,6 +42,29 @@ def due_outputs(
     ]
 
 
+def untold_outputs(
+    session: Session, reachable: Sequence[str], limit: int
+) -> Sequence[tuple[str, str]]:
+    """(run id, endpoint) of runs that were published before their stage told of its output."""
+    query = (
+        select(RunRow.run_id, InstanceRow.endpoint)
+        .join(InstanceRow, col(InstanceRow.instance_id) == col(RunRow.instance_id))
+        .where(
+            col(RunRow.output_kept).is_(False),
+            col(RunRow.output_bundle_id).is_(None),
+            col(RunRow.state) == RunState.SUCCEEDED,
+            col(RunRow.instance_id).in_(reachable),
+        )
+        .limit(limit)
+    )
+    return [(run_id, endpoint) for run_id, endpoint in session.exec(query)]
+
+
+def mark_outputless(session: Session, run_id: str) -> None:
+    """The instance does not know the run any more: there is nothing to delete."""
+    session.execute(update(RunRow).where(col(RunRow.run_id) == run_id).values(output_bundle_id=""))
+
+
 def mark_deleted(session: Session, run_id: str) -> None:
     """The instance does not hold the run's output any more."""
     session.execute(update(RunRow).where(col(RunRow.run_id) == run_id).values(output_kept=False))

@@ -8,6 +8,7 @@ from reelmesh.v1 import stage_pb2, transfer_pb2
 from services.common.rpc.errors import Reason
 from services.registry.lifecycle import (
     RunEvent,
+    RunState,
     absence_event,
     holds_slot,
     report_event,
@@ -52,6 +53,12 @@ def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcom
         return Outcome.FOREIGN
     run, job = locked
     if not holds_slot(run.state):
+        if run.state is reported is RunState.SUCCEEDED and run.output_bundle_id is None:
+            # It was published before its stage could say that it had ended: no state changes,
+            # but now we know what the stage measured, and which bundle to delete there.
+            _keep_output(run, report.output)
+            _keep_timings(run, report)
+            session.add(run)
         return Outcome.ENDED
     event = report_event(
         run.stage,
@@ -67,13 +74,12 @@ def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcom
             failure = make_failure(Reason.INTERNAL, "the stage told of no output", run.stage)
         else:
             _keep_output(run, report.output)
-    if report.timings:
-        run.timings = stage_pb2.Run(timings=report.timings).SerializeToString()
-    moved = _keep_progress(run, report.progress)
-    before, revision = run.state, job.revision
-    change_run(session, run, job, event, failure)
-    if moved and run.state is before and job.revision == revision and not job.end_time:
+    _keep_timings(run, report)
+    if _keep_progress(run, report.progress) and not job.end_time:
+        # An event of its own: the last evaluation is told though the run ends with it.
+        session.add(run)
         record_change(session, job)
+    change_run(session, run, job, event, failure)
     if event is RunEvent.REPORTED_UNPUBLISHED:
         return Outcome.UNPUBLISHED
     return Outcome.LIVE if holds_slot(run.state) else Outcome.ENDED
@@ -124,10 +130,15 @@ def mark_tombstoned(session: Session, run_id: str) -> None:
 
 def _keep_output(run: RunRow, output: transfer_pb2.BundleRef) -> None:
     run.output_bundle_id = output.bundle_id
-    run.output_size_bytes = output.size_bytes
-    run.output_sha256 = output.sha256 or None
+    run.output_size_bytes = output.size_bytes or run.output_size_bytes
+    run.output_sha256 = output.sha256 or run.output_sha256
     run.output_token = output.read_token
-    run.output_kept = True
+    run.output_kept = bool(output.bundle_id)
+
+
+def _keep_timings(run: RunRow, report: stage_pb2.Run) -> None:
+    if report.timings:
+        run.timings = stage_pb2.Run(timings=report.timings).SerializeToString()
 
 
 def _keep_progress(run: RunRow, progress: stage_pb2.Progress) -> bool:

@@ -159,7 +159,9 @@ def upgrade() -> None:
     )
     op.create_index("ix_run_instance", "run", ["instance_id", "state"], unique=False)
     op.create_index("ix_run_job", "run", ["job_id", "bind_time"], unique=False)
-    op.create_index("ix_run_output", "run", ["output_kept"], unique=False)
+    op.create_index(
+        "ix_run_output", "run", ["output_kept", "state", "output_bundle_id"], unique=False
+    )
     op.create_index(
         "ux_run_live_job",
         "run",

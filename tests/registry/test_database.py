@@ -1,0 +1,283 @@
+"""The database: claims, locks, times, migrations, and whose file it is."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import IntegrityError, StatementError
+from sqlmodel import Session, SQLModel, select
+
+from reelmesh.v1 import stage_pb2
+from services.common.ids import new_id
+from services.registry.database import Database, DatabaseHeld, FileLock, make_engine
+from services.registry.lifecycle import InstanceState, RunState, Stage
+from services.registry.migration import SchemaMismatch, migrate, require_schema
+from services.registry.records.bindings import claim
+from services.registry.records.instances import register, suspect
+from services.registry.records.jobs import create_job
+from services.registry.records.owners import create_owner
+from services.registry.resolution import Resolution
+from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow
+
+RESOLUTION = Resolution(
+    prompt="a boat",
+    mode="T2VA",
+    height=128,
+    width=128,
+    frames=124,
+    evaluations=3,
+    checkpoint_digest="",
+    off_distribution=False,
+    seed=None,
+)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A fresh file."""
+    return f"sqlite:///{tmp_path / 'registry.db'}"
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """A migrated one."""
+    migrate(url)
+    engine = make_engine(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def database(engine: Engine) -> Iterator[Database]:
+    """The same as the registry uses it."""
+    database = Database(engine, lambda names: None)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that does not live in UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def add_instance(session: Session, instance_id: str, slots: int) -> None:
+    """A registered encoder."""
+    capabilities = stage_pb2.Capabilities(stage=stage_pb2.STAGE_ENCODE, slots=slots)
+    instance = stage_pb2.Instance(
+        instance_id=instance_id,
+        endpoint="127.0.0.1:1",
+        boot_id=new_id("boot"),
+        journal_id=new_id("jrn"),
+        capabilities=capabilities,
+    )
+    register(session, instance, Stage.ENCODE)
+
+
+def add_jobs(session: Session, count: int) -> None:
+    """Queued jobs of one owner."""
+    owner = create_owner(session, "somebody", admin=False)
+    for _ in range(count):
+        create_job(session, owner.owner_id, RESOLUTION, 1, 2)
+
+
+def test_eight_claimers_claim_every_job_once(database: Database) -> None:
+    """100 jobs, 100 distinct runs, no lock errors, first come first served."""
+    database.transact(lambda session: add_instance(session, "encoder-0", 100))
+    database.transact(lambda session: add_jobs(session, 100))
+    claimed: list[str] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        names = ["encoder-0"]
+        try:
+            while run_id := database.transact(
+                lambda session: claim(session, Stage.ENCODE, names, names, 1000)
+            )[0]:
+                claimed.append(run_id)
+        except Exception as error:  # noqa: BLE001 - told by the assertion below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(set(claimed)) == len(claimed) == 100
+    with Session(database._engine) as session:
+        assert len({run.job_id for run in session.exec(select(RunRow))}) == 100
+
+
+def test_claims_through_two_engines_never_fail_as_locked(url: str, database: Database) -> None:
+    """A write begins IMMEDIATE, so it waits for its turn instead of losing it half-way."""
+    other = Database(make_engine(url), lambda names: None)
+    database.transact(lambda session: add_instance(session, "encoder-0", 100))
+    database.transact(lambda session: add_jobs(session, 40))
+    claimed: list[str] = []
+
+    def work(mine: Database) -> None:
+        names = ["encoder-0"]
+        while run_id := mine.transact(
+            lambda session: claim(session, Stage.ENCODE, names, names, 1000)
+        )[0]:
+            claimed.append(run_id)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in (database, other) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    assert len(set(claimed)) == len(claimed) == 40
+
+
+def test_a_slot_is_bound_once(database: Database) -> None:
+    """Two jobs, one slot: the second waits."""
+    database.transact(lambda session: add_instance(session, "encoder-0", 1))
+    database.transact(lambda session: add_jobs(session, 2))
+    names = ["encoder-0"]
+    first, second = (
+        database.transact(lambda session: claim(session, Stage.ENCODE, names, names, 9))[0]
+        for _ in range(2)
+    )
+    assert first
+    assert second is None
+
+
+def test_the_database_itself_refuses_a_second_live_run_of_a_job(database: Database) -> None:
+    """Whatever the code above does."""
+    database.transact(lambda session: add_instance(session, "encoder-0", 9))
+    database.transact(lambda session: add_jobs(session, 1))
+    names = ["encoder-0"]
+    database.transact(lambda session: claim(session, Stage.ENCODE, names, names, 9))
+
+    def bind_again(session: Session) -> None:
+        run = session.exec(select(RunRow)).one()
+        twin = RunRow(**{**run.model_dump(), "run_id": new_id("run")})
+        session.add(twin)
+
+    with pytest.raises(IntegrityError):
+        database.transact(bind_again)
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_times_are_aware_utc_and_enums_are_values(database: Database) -> None:
+    """What goes in comes out, and a raw query finds a state by its word."""
+    at = datetime(2026, 3, 1, 2, 3, 4, 5678, timezone(timedelta(hours=9)))
+
+    def write(session: Session) -> None:
+        session.add(OwnerRow(owner_id="own_1", name="x", create_time=at))
+        session.flush()
+        session.add(JobRow(owner_id="own_1", job_id="job_1", **_columns()))
+
+    database.transact(write)
+    with Session(database._engine) as session:
+        owner = session.get_one(OwnerRow, "own_1")
+        assert owner.create_time == at
+        assert owner.create_time.tzinfo is UTC
+        raw = text("SELECT job_id FROM job WHERE state = 'QUEUED' AND stage = 'ENCODE'")
+        assert session.execute(raw).scalars().all() == ["job_1"]
+        made = session.get_one(JobRow, "job_1").create_time
+        assert abs(datetime.now(UTC) - made) < timedelta(minutes=1)
+
+
+def test_a_naive_time_is_refused(database: Database) -> None:
+    """It would mean something else elsewhere."""
+    naive = datetime(2026, 3, 1)
+
+    def write(session: Session) -> None:
+        session.add(OwnerRow(owner_id="own_1", name="x", create_time=naive))
+
+    with pytest.raises(StatementError):
+        database.transact(write)
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_an_expired_lease_keeps_the_slot_and_requeues_nothing(database: Database) -> None:
+    """SUSPECT and UNKNOWN; only a binding whose start was never sent is taken back."""
+    database.transact(lambda session: add_instance(session, "encoder-0", 2))
+    database.transact(lambda session: add_jobs(session, 2))
+    names = ["encoder-0"]
+    sent, unsent = (
+        database.transact(lambda session: claim(session, Stage.ENCODE, names, names, 9))[0]
+        for _ in range(2)
+    )
+
+    def send(session: Session) -> None:
+        run = session.get_one(RunRow, sent)
+        run.start_sent = True
+        session.add(run)
+
+    database.transact(send)
+    assert database.transact(lambda session: suspect(session, "encoder-0"))[0]
+    with Session(database._engine) as session:
+        assert session.get_one(InstanceRow, "encoder-0").state is InstanceState.SUSPECT
+        assert session.get_one(RunRow, sent).state is RunState.UNKNOWN
+        assert session.get_one(RunRow, unsent).state is RunState.REFUSED
+        states = [(job.state, job.waiting) for job in session.exec(select(JobRow))]
+    assert sorted(states) == [("QUEUED", True), ("VERIFYING", False)]
+
+
+def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
+    """Tables, columns and indexes."""
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_migrating_twice_changes_nothing(url: str) -> None:
+    """And a fresh database is migrated by the registry itself."""
+    require_schema(url)
+    assert migrate(url) == migrate(url) == "0001"
+    require_schema(url)
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"), [("9999", "newer reelmesh"), (None, "not made by reelmesh")]
+)
+def test_a_newer_or_foreign_schema_is_refused(
+    url: str, engine: Engine, revision: str | None, words: str
+) -> None:
+    """With what to do, and without touching it."""
+    with sqlite3.connect(engine.url.database or "") as connection:
+        connection.execute("DELETE FROM alembic_version")
+        if revision:
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
+    for refuse in (require_schema, migrate):
+        with pytest.raises(SchemaMismatch, match=words):
+            refuse(url)
+
+
+def test_a_second_holder_of_the_file_is_refused_until_the_first_lets_go(url: str) -> None:
+    """The message names the file."""
+    first, second = FileLock(url), FileLock(url)
+    first.acquire()
+    with pytest.raises(DatabaseHeld, match=r"registry\.db"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def _columns() -> dict[str, object]:
+    return {
+        "prompt": "a",
+        "mode": "T2VA",
+        "height": 1,
+        "width": 1,
+        "frames": 1,
+        "seed": str(2**64 - 1),
+        "evaluations": 1,
+    }

@@ -1,0 +1,195 @@
+"""Doubt: lost answers, lost starts, other journals, expired leases. Nothing ever runs twice."""
+
+from collections import Counter
+
+from sqlalchemy import text
+
+from reelmesh.v1 import jobs_pb2, stage_pb2
+from services.common.rpc.errors import Reason
+from tests.registry.mesh import Mesh, until
+from tests.registry.stages import FakeStage, Journal
+
+SUCCEEDED = jobs_pb2.JOB_STATE_SUCCEEDED
+VERIFYING = jobs_pb2.JOB_STATE_VERIFYING
+
+
+def begun_once(*stages: FakeStage) -> bool:
+    """Whether no worker began a run twice, nor two runs of one job on one stage."""
+    for stage in stages:
+        jobs = Counter(job_id for _, job_id, what in stage.journal.diary if what == "begin")
+        assert max(Counter(stage.journal.begun).values(), default=0) <= 1
+        assert max(jobs.values(), default=0) <= 3  # one for each stage: they share the diary
+    return True
+
+
+async def test_a_lost_answer_to_a_start_does_not_start_twice(mesh: Mesh) -> None:
+    """The stage has the run: it is found there by asking, and only followed."""
+    stages = await mesh.add_all()
+    sampler = stages[1]
+    sampler.lose_start = "after"
+    job = await mesh.local.create()
+    ended = await mesh.local.ended(job.job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(ended.attempts) == 3
+    assert len(sampler.starts) == len(sampler.journal.begun) == 1
+    assert begun_once(*stages)
+
+
+async def test_a_start_that_never_arrived_is_buried_before_it_is_bound_again(mesh: Mesh) -> None:
+    """A tombstone under the binding's journal, then a new run id; no attempt is counted."""
+    _, sampler, _ = await mesh.add_all()
+    sampler.lose_start = "before"
+    client = mesh.local
+    job = await client.create()
+
+    async def buried() -> bool:
+        runs = sampler.journal.runs.values()
+        return any(run.state == stage_pb2.RUN_STATE_CANCELLED for run in runs)
+
+    await until(buried)
+    sampler.lose_start = ""
+    ended = await client.ended(job.job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(ended.attempts) == 3
+    tombstones = [run for run in sampler.journal.runs.values() if not run.job_id]
+    assert tombstones
+    assert len(sampler.journal.begun) == 1
+    assert sampler.journal.begun[0] not in {run.run_id for run in tombstones}
+
+
+async def test_absence_under_another_journal_proves_nothing(mesh: Mesh) -> None:
+    """The job stays VERIFYING and the slot held, until its owner cancels; the slot even then."""
+    _, sampler, _ = await mesh.add_all()
+    await sampler.hold()
+    client = mesh.local
+    job = await client.create()
+    await client.until(job.job_id, lambda one: bool(sampler.journal.begun))
+    await sampler.crash()
+    other = await mesh.replace(sampler, Journal(diary=mesh.diary))
+    # Refused while the old lease lives; after that it takes over, and still proves nothing.
+    verifying = await client.until(job.job_id, lambda one: one.state == VERIFYING)
+    assert verifying.attempts[-1].state == stage_pb2.RUN_STATE_UNKNOWN
+    await until(lambda: _is_registered(other))
+    second = await client.create("another boat")
+    await client.until(second.job_id, lambda one: one.waiting_for == "a sampler to be free")
+    assert not other.starts
+    cancelled = await client.cancel(job.job_id)
+    assert cancelled.state == jobs_pb2.JOB_STATE_CANCELLED
+    instances = await client.call(client.instances.ListInstances, _list())
+    held = {one.instance_id: list(one.run_ids) for one in instances.instances}
+    assert held["sampler-0"] == [verifying.attempts[-1].run_id]
+
+
+async def test_an_expired_lease_requeues_nothing_and_a_heartbeat_heals(mesh: Mesh) -> None:
+    """SUSPECT and VERIFYING while it is silent, RUNNING again when it is heard."""
+    _, sampler, _ = await mesh.add_all()
+    await sampler.hold()
+    client = mesh.local
+    job = await client.create()
+    await client.until(job.job_id, lambda one: bool(sampler.journal.begun))
+    server, sampler._server = sampler._server, None
+    assert server is not None
+    await server.stop(0)  # it neither answers nor beats, but it works on
+    sampler.beating = False
+    await client.until(job.job_id, lambda one: one.state == VERIFYING)
+    sampler._server = None
+    sampler.beating = True
+    port = int(sampler.endpoint.rpartition(":")[2])
+    if sampler._beat is not None:
+        sampler._beat.cancel()
+    await sampler.serve(port)
+    await client.until(job.job_id, lambda one: one.state == jobs_pb2.JOB_STATE_RUNNING)
+    await sampler.release()
+    ended = await client.ended(job.job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(sampler.journal.begun) == 1
+
+
+async def test_a_stage_that_died_mid_run_fails_the_job_with_its_own_words(mesh: Mesh) -> None:
+    """Its next start settles the journal: INTERRUPTED, never a silent second run."""
+    _, sampler, _ = await mesh.add_all()
+    await sampler.hold()
+    client = mesh.local
+    job = await client.create()
+    await client.until(job.job_id, lambda one: bool(sampler.journal.begun))
+    await sampler.crash()
+    again = await mesh.replace(sampler)
+    ended = await client.ended(job.job_id)
+    assert ended.state == jobs_pb2.JOB_STATE_FAILED
+    assert ended.failure.reason == Reason.INTERRUPTED
+    assert ended.failure.stage == stage_pb2.STAGE_SAMPLE
+    assert again.generation == 2
+    assert len(again.journal.begun) == 1
+
+
+async def test_a_stage_that_died_between_runs_costs_nothing(mesh: Mesh) -> None:
+    """The job waits for it and completes; its conditioning is pulled once it is back."""
+    encoder, sampler, _ = await mesh.add_all()
+    sampler.refuse = True
+    client = mesh.local
+    job = await client.create()
+    await client.until(job.job_id, lambda one: one.stage == stage_pb2.STAGE_SAMPLE)
+    await encoder.crash()
+    sampler.refuse = False
+    await mesh.replace(encoder)
+    ended = await client.ended(job.job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(encoder.journal.begun) == 1
+
+
+async def test_a_refused_start_keeps_the_jobs_place_and_counts_no_attempt(mesh: Mesh) -> None:
+    """QUEUED again after the encoder's refusal; later it runs under another run id."""
+    encoder = (await mesh.add_all())[0]
+    encoder.refuse = True
+    client = mesh.local
+    job = await client.create()
+
+    async def refused_twice() -> bool:
+        return len(encoder.starts) >= 2
+
+    await until(refused_twice)
+    waiting = await client.until(job.job_id, lambda one: one.state == jobs_pb2.JOB_STATE_QUEUED)
+    assert not waiting.attempts
+    assert not waiting.HasField("start_time")
+    encoder.refuse = False
+    ended = await client.ended(job.job_id)
+    assert ended.state == SUCCEEDED
+    assert len(ended.attempts) == 3
+
+
+async def test_reports_of_somebody_else_are_dropped_and_counted(mesh: Mesh) -> None:
+    """A report with another instance's name changes nothing."""
+    _, sampler, _ = await mesh.add_all()
+    sampler.lose_start = "after"  # so that the run is known by asking alone
+    sampler.foreign_reports = True
+    client = mesh.local
+    job = await client.create()
+
+    async def dropped() -> bool:
+        return mesh.registry.follower.dropped_reports > 0
+
+    await until(dropped)
+    assert (await client.get(job.job_id)).state == VERIFYING
+    sampler.foreign_reports = False
+    assert (await client.ended(job.job_id)).state == SUCCEEDED
+
+
+async def test_a_clock_in_another_zone_changes_nothing(mesh: Mesh) -> None:
+    """Times are stored in UTC and enums by value, whatever the zone of the process."""
+    await mesh.add_all()
+    job = await mesh.local.create()
+    await mesh.local.ended(job.job_id)
+    raw = text("SELECT state, create_time FROM job")
+    row = await mesh.registry.database.read(lambda session: session.execute(raw).one())
+    assert row[0] == "SUCCEEDED"
+    assert row[1].startswith(job.create_time.ToDatetime().strftime("%Y-%m-%d %H:"))
+
+
+def _list() -> object:
+    from reelmesh.v1 import instances_pb2
+
+    return instances_pb2.ListInstancesRequest()
+
+
+async def _is_registered(stage: FakeStage) -> bool:
+    return stage.generation > 0
