@@ -4,15 +4,14 @@ It is a short cut, not a duty. The bundle stays on this disk, and a registry tha
 never saw the call, fetches it from here; so a failure here fails no run.
 """
 
-from collections.abc import Callable
-from pathlib import Path
+import time
 
 import structlog
 
 from reelmesh.v1 import mesh_pb2, mesh_pb2_grpc, transfer_pb2
 from services.common.rpc.channel import Peer, calling
 from services.common.rpc.errors import MeshError
-from services.common.stage.order import Deliver, Order
+from services.common.stage.order import Deliver, Output, phase_times
 from services.common.transfer.writer import push
 
 log = structlog.get_logger()
@@ -24,18 +23,20 @@ def deliver_to(registry: Peer) -> Deliver:
     """The delivery of a decoder's outputs to this registry."""
     stub = mesh_pb2_grpc.MeshServiceStub(registry.channel)
 
-    async def deliver(
-        order: Order,
-        bundle: transfer_pb2.Bundle,
-        path: Path,
-        report: Callable[[int, int], None],
-    ) -> str:
-        lease = transfer_pb2.Lease(run_id=order.spec.run_id, token=order.spec.lease_token)
+    async def deliver(output: Output) -> str:
+        spec = output.order.spec
+        lease = transfer_pb2.Lease(run_id=spec.run_id, token=spec.lease_token)
+        began = time.monotonic()
         try:
-            pushed = await push(registry, path, bundle.manifest, lease=lease, progress=report)
+            pushed = await push(
+                registry, output.path, output.bundle.manifest, lease, progress=output.report
+            )
+            timings = {**output.timings, "upload": time.monotonic() - began}
             async with calling():
                 answer: mesh_pb2.PublishResponse = await stub.Publish(
-                    mesh_pb2.PublishRequest(lease=lease, upload_id=pushed.upload_id),
+                    mesh_pb2.PublishRequest(
+                        lease=lease, upload_id=pushed.upload_id, timings=phase_times(timings)
+                    ),
                     metadata=registry.metadata(),
                     timeout=_PUBLISH_S,
                 )

@@ -1,4 +1,4 @@
-"""`python -m services.registry`: wiring."""
+"""`python -m services.registry`: wiring. With `migrate` it only brings the database up to date."""
 
 import asyncio
 import signal
@@ -8,8 +8,8 @@ import structlog
 
 from services.common.telemetry import configure
 from services.registry.config import RegistrySettings
-from services.registry.database import DatabaseHeld
-from services.registry.migration import SchemaMismatch
+from services.registry.database import DatabaseHeld, FileLock
+from services.registry.migration import SchemaMismatch, migrate
 from services.registry.service import Registry
 
 log = structlog.get_logger()
@@ -28,12 +28,23 @@ async def serve(settings: RegistrySettings) -> None:
     log.info("stopped")
 
 
+def bring_up_to_date(settings: RegistrySettings) -> None:
+    """Migrate the database, while no registry runs on it."""
+    lock = FileLock(settings.url)
+    lock.acquire()
+    log.info("migrated", schema=migrate(settings.url))
+    lock.release()
+
+
 def main() -> int:
-    """Run the registry; the exit code."""
+    """Run the registry or its migrations; the exit code."""
     settings = RegistrySettings()
     configure("registry", "registry", settings.log_level)
     try:
-        asyncio.run(serve(settings))
+        if sys.argv[1:] == ["migrate"]:
+            bring_up_to_date(settings)
+        else:
+            asyncio.run(serve(settings))
     except (DatabaseHeld, SchemaMismatch, OSError) as error:
         log.error("cannot_start", error=str(error))
         return 1

@@ -5,11 +5,12 @@ A crash between the two leaves a file that no row names; the next start removes 
 
 import asyncio
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from sqlmodel import Session
 
-from reelmesh.v1 import transfer_pb2
+from reelmesh.v1 import stage_pb2, transfer_pb2
 from services.common.ids import new_id
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.bundles import StoredBundle
@@ -34,7 +35,9 @@ class Publisher:
         """Where an artifact's file lies: named by its id alone."""
         return self._folder / f"{artifact_id}.mp4"
 
-    async def publish_upload(self, lease: transfer_pb2.Lease, upload_id: str) -> ArtifactRow:
+    async def publish_upload(
+        self, lease: transfer_pb2.Lease, upload_id: str, timings: Iterable[stage_pb2.PhaseTime] = ()
+    ) -> ArtifactRow:
         """Publish a finished upload of the lease's run; a repeat returns the artifact.
 
         Raises STALE_RUN, JOB_ENDED, UPLOAD_NOT_FOUND, INPUT_MISMATCH.
@@ -53,7 +56,8 @@ class Publisher:
         stored = self._store.find_upload(upload_id)
         if isinstance(stored, Upload) or stored.run_id != lease.run_id:
             raise upload_not_found()
-        return await self._publish(lease.run_id, job, stored)
+        measured = stage_pb2.Run(timings=timings).SerializeToString()
+        return await self._publish(lease.run_id, job, stored, measured)
 
     async def publish_bundle(self, run_id: str, job: JobRow, bundle_id: str) -> ArtifactRow:
         """Publish a bundle that was fetched from the run's instance. Raises as `publish_upload`."""
@@ -62,7 +66,9 @@ class Publisher:
             raise upload_not_found()
         return await self._publish(run_id, job, stored)
 
-    async def _publish(self, run_id: str, job: JobRow, stored: StoredBundle) -> ArtifactRow:
+    async def _publish(
+        self, run_id: str, job: JobRow, stored: StoredBundle, timings: bytes = b""
+    ) -> ArtifactRow:
         bundle = stored.bundle
         _check_video(bundle.manifest, job)
         source = self._store.path(bundle.bundle_id)
@@ -72,6 +78,7 @@ class Publisher:
             size_bytes=bundle.size_bytes,
             sha256=bundle.sha256,
             block_sums=stored.block_sums,
+            timings=timings,
         )
         target = self.path(draft.artifact_id)
 

@@ -119,6 +119,17 @@ async def test_mesh_gives_what_diffusers_gives(
     assert np.array_equal(decoded(generated[0]), decoded(tmp_path / "reference.mp4"))
 
 
+async def test_job_tells_what_every_stage_took(mesh: Mesh, generated: tuple[Path, str]) -> None:
+    """The measured phases of all three stages are in the job, with the outputs' digests."""
+    async with mesh.client() as client:
+        job = next(job for job in await client.list_jobs(50) if job.spec.prompt == PROMPT)
+    phases = [{timing.phase for timing in attempt.timings} for attempt in job.attempts]
+    assert {"encode_text", "commit"} <= phases[0]
+    assert {"pull", "evaluate", "commit"} <= phases[1]
+    assert {"pull", "decode_video", "decode_audio", "mux", "verify", "upload"} <= phases[2]
+    assert all(len(attempt.output_sha256) == 32 for attempt in job.attempts)
+
+
 async def test_sampling_overlaps_the_previous_decoding(mesh: Mesh) -> None:
     """The second job's sampling starts before the first one's decoding ends."""
     async with mesh.client() as client:

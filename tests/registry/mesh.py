@@ -129,6 +129,7 @@ class Mesh:
         self.registry = Registry(self.settings)
         self.stages: list[FakeStage] = []
         self.diary: list[tuple[str, str, str]] = []
+        self._clients: dict[tuple[str, str], Client] = {}
 
     async def start(self) -> None:
         """Start the registry."""
@@ -136,17 +137,23 @@ class Mesh:
 
     async def restart(self) -> None:
         """Stop the registry and start another on the same home and ports."""
+        await self.registry.stop()
+        await self.resume()
+
+    async def resume(self) -> None:
+        """Start a registry where one was stopped."""
         listen = {
             "client_listen": self.registry.client_address,
             "mesh_listen": self.registry.mesh_address,
         }
-        await self.registry.stop()
         self.settings = self.settings.model_copy(update=listen)
         self.registry = Registry(self.settings)
         await self.registry.start()
 
     async def stop(self) -> None:
         """Stop everything."""
+        for client in self._clients.values():
+            await client.peer.close()
         for stage in self.stages:
             await stage.crash()
         await self.registry.stop()
@@ -186,7 +193,11 @@ class Mesh:
     def local(self) -> Client:
         """The local owner, an admin."""
         known = json.loads(self.settings.key_path.read_text())
-        return Client(self.registry.client_address, known["key"], known["owner_id"])
+        return self._client(known["key"], known["owner_id"])
+
+    def _client(self, key: str, owner_id: str) -> Client:
+        address = self.registry.client_address
+        return self._clients.setdefault((address, key), Client(address, key, owner_id))
 
     async def owner(self, name: str) -> Client:
         """A fresh owner without the admin right."""
@@ -196,7 +207,7 @@ class Mesh:
         key = await admin.call(
             admin.owners.CreateKey, owners_pb2.CreateKeyRequest(owner_id=owner_id)
         )
-        return Client(self.registry.client_address, key.secret, owner_id)
+        return self._client(key.secret, owner_id)
 
 
 async def _registered(fake: FakeStage) -> bool:

@@ -181,6 +181,7 @@ class FakeStage:
         """The process dies: nobody is told, the journal stays."""
         if self._beat is not None:
             self._beat.cancel()
+            await asyncio.gather(self._beat, return_exceptions=True)
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -221,6 +222,12 @@ class FakeStage:
 
     async def _stay_registered(self) -> None:
         peer = Peer(self.registry, self.tokens.of(Role.STAGE))
+        try:
+            await self._beat_on(peer)
+        finally:
+            await peer.close()
+
+    async def _beat_on(self, peer: Peer) -> None:
         stub = mesh_pb2_grpc.MeshServiceStub(peer.channel)
         while True:
             try:

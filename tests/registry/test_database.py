@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError, StatementError
 from sqlmodel import Session, SQLModel, select
@@ -180,7 +181,7 @@ def test_times_are_aware_utc_and_enums_are_values(database: Database) -> None:
     def write(session: Session) -> None:
         session.add(OwnerRow(owner_id="own_1", name="x", create_time=at))
         session.flush()
-        session.add(JobRow(owner_id="own_1", job_id="job_1", **_columns()))
+        create_job(session, "own_1", RESOLUTION, 2**64 - 1, 2)
 
     database.transact(write)
     with Session(database._engine) as session:
@@ -188,9 +189,9 @@ def test_times_are_aware_utc_and_enums_are_values(database: Database) -> None:
         assert owner.create_time == at
         assert owner.create_time.tzinfo is UTC
         raw = text("SELECT job_id FROM job WHERE state = 'QUEUED' AND stage = 'ENCODE'")
-        assert session.execute(raw).scalars().all() == ["job_1"]
-        made = session.get_one(JobRow, "job_1").create_time
-        assert abs(datetime.now(UTC) - made) < timedelta(minutes=1)
+        job = session.get_one(JobRow, session.execute(raw).scalar_one())
+        assert abs(datetime.now(UTC) - job.create_time) < timedelta(minutes=1)
+        assert job.seed == str(2**64 - 1)
 
 
 def test_a_naive_time_is_refused(database: Database) -> None:
@@ -260,6 +261,15 @@ def test_a_newer_or_foreign_schema_is_refused(
             refuse(url)
 
 
+def test_an_older_schema_is_refused_with_the_command_that_helps(
+    url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody migrates a database with work in it without asking."""
+    monkeypatch.setattr(ScriptDirectory, "get_current_head", lambda self: "0002")
+    with pytest.raises(SchemaMismatch, match="reelmesh migrate"):
+        require_schema(url)
+
+
 def test_a_second_holder_of_the_file_is_refused_until_the_first_lets_go(url: str) -> None:
     """The message names the file."""
     first, second = FileLock(url), FileLock(url)
@@ -269,15 +279,3 @@ def test_a_second_holder_of_the_file_is_refused_until_the_first_lets_go(url: str
     first.release()
     second.acquire()
     second.release()
-
-
-def _columns() -> dict[str, object]:
-    return {
-        "prompt": "a",
-        "mode": "T2VA",
-        "height": 1,
-        "width": 1,
-        "frames": 1,
-        "seed": str(2**64 - 1),
-        "evaluations": 1,
-    }

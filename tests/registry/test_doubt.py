@@ -2,14 +2,22 @@
 
 from collections import Counter
 
+import pytest
 from sqlalchemy import text
+from sqlmodel import Session
 
-from reelmesh.v1 import jobs_pb2, stage_pb2
+from reelmesh.v1 import instances_pb2, jobs_pb2, stage_pb2
 from services.common.rpc.errors import Reason
+from services.registry.database import Database, make_engine
+from services.registry.lifecycle import Stage
+from services.registry.records.bindings import claim, live_runs, mark_sent
+from services.registry.records.jobs import create_job
 from tests.registry.mesh import Mesh, until
 from tests.registry.stages import FakeStage, Journal
+from tests.registry.test_database import RESOLUTION
 
 SUCCEEDED = jobs_pb2.JOB_STATE_SUCCEEDED
+LIST = instances_pb2.ListInstancesRequest()
 VERIFYING = jobs_pb2.JOB_STATE_VERIFYING
 
 
@@ -75,7 +83,7 @@ async def test_absence_under_another_journal_proves_nothing(mesh: Mesh) -> None:
     assert not other.starts
     cancelled = await client.cancel(job.job_id)
     assert cancelled.state == jobs_pb2.JOB_STATE_CANCELLED
-    instances = await client.call(client.instances.ListInstances, _list())
+    instances = await client.call(client.instances.ListInstances, LIST)
     held = {one.instance_id: list(one.run_ids) for one in instances.instances}
     assert held["sampler-0"] == [verifying.attempts[-1].run_id]
 
@@ -103,6 +111,34 @@ async def test_an_expired_lease_requeues_nothing_and_a_heartbeat_heals(mesh: Mes
     ended = await client.ended(job.job_id)
     assert ended.state == SUCCEEDED, ended
     assert len(sampler.journal.begun) == 1
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_registry_that_died_around_a_start_sends_it_once(mesh: Mesh, sent: bool) -> None:
+    """Before the mark the start is sent as bound; after it only asking can tell."""
+    stages = await mesh.add_all()
+    encoder, owner_id = stages[0], mesh.local.owner_id
+    await mesh.registry.stop()
+    database = Database(make_engine(mesh.settings.url), lambda names: None)
+    names = ["encoder-0"]
+
+    def bind(session: Session) -> str:
+        job = create_job(session, owner_id, RESOLUTION, 1, 2)
+        run_id = claim(session, Stage.ENCODE, names, names, 2)
+        assert run_id is not None
+        assert not sent or mark_sent(session, run_id)
+        assert not sent or not mark_sent(session, run_id)
+        return job.job_id
+
+    job_id, _ = database.transact(bind)
+    run_id = database.transact(live_runs)[0][0]
+    database.close()
+    await mesh.resume()
+    ended = await mesh.local.ended(job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(ended.attempts) == 3
+    assert (ended.attempts[0].run_id == run_id) is not sent
+    assert len(encoder.journal.begun) == 1
 
 
 async def test_a_stage_that_died_mid_run_fails_the_job_with_its_own_words(mesh: Mesh) -> None:
@@ -183,12 +219,6 @@ async def test_a_clock_in_another_zone_changes_nothing(mesh: Mesh) -> None:
     row = await mesh.registry.database.read(lambda session: session.execute(raw).one())
     assert row[0] == "SUCCEEDED"
     assert row[1].startswith(job.create_time.ToDatetime().strftime("%Y-%m-%d %H:"))
-
-
-def _list() -> object:
-    from reelmesh.v1 import instances_pb2
-
-    return instances_pb2.ListInstancesRequest()
 
 
 async def _is_registered(stage: FakeStage) -> bool:

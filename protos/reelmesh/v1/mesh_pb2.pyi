@@ -49,12 +49,14 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, drain: _Optional[bool] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("lease", "upload_id")
+    __slots__ = ("lease", "upload_id", "timings")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     lease: _transfer_pb2.Lease
     upload_id: str
-    def __init__(self, lease: _Optional[_Union[_transfer_pb2.Lease, _Mapping]] = ..., upload_id: _Optional[str] = ...) -> None: ...
+    timings: _containers.RepeatedCompositeFieldContainer[_stage_pb2.PhaseTime]
+    def __init__(self, lease: _Optional[_Union[_transfer_pb2.Lease, _Mapping]] = ..., upload_id: _Optional[str] = ..., timings: _Optional[_Iterable[_Union[_stage_pb2.PhaseTime, _Mapping]]] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("artifact",)

@@ -5,8 +5,8 @@ All methods run on the event loop; the journal is written in a thread, one chang
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
@@ -15,7 +15,7 @@ from reelmesh.v1 import stage_pb2, transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.common.stage.failures import make_failure
 from services.common.stage.journal import Journal
-from services.common.stage.order import Order
+from services.common.stage.order import Order, phase_times
 
 State = stage_pb2.RunState
 TERMINAL = frozenset(
@@ -37,6 +37,7 @@ class Entry:
     digest: str = ""  # empty: a tombstone, cancelled before it was ever seen
     bundle_id: str = ""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def live(self) -> bool:
@@ -93,6 +94,18 @@ class Book:
     def newest(self) -> list[stage_pb2.Run]:
         """All runs, newest first."""
         return [entry.run for entry in reversed(self._entries.values())]
+
+    async def wait_for_slot(self, limit_s: float) -> None:
+        """Until a slot is free, at most `limit_s`."""
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while len(live := self.live_run_ids) >= self._slots:
+            left_s = deadline - asyncio.get_running_loop().time()
+            ending = [asyncio.ensure_future(self.get(run_id).changed.wait()) for run_id in live]
+            await asyncio.wait(ending, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+            for waiting in ending:
+                waiting.cancel()
+            if left_s <= 0:
+                return
 
     async def accept(self, order: Order, refusal: Reason | None) -> tuple[Entry, bool]:
         """Take the order into the journal: the entry, and whether it is new and to be worked on.
@@ -164,8 +177,7 @@ class Book:
             run.state = state
             run.artifact_id = artifact_id
             run.end_time.GetCurrentTime()
-            for phase, seconds in timings.items():
-                run.timings.add(phase=phase).duration.FromTimedelta(timedelta(seconds=seconds))
+            run.timings.extend(phase_times(timings))
             if failure is not None:
                 run.failure.CopyFrom(failure)
             if output is not None:
@@ -199,8 +211,9 @@ class Book:
             if ended:
                 return
             await changed.wait()
-            if entry.live:
-                await asyncio.sleep(_WATCH_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_INTERVAL_S):
+                    await entry.ended.wait()
 
     def _fresh(self, run_id: str, stage: stage_pb2.Stage) -> stage_pb2.Run:
         run = stage_pb2.Run(
@@ -239,5 +252,7 @@ def _record(entry: Entry) -> dict[str, Any]:
 
 
 def _wake(entry: Entry) -> None:
+    if not entry.live:
+        entry.ended.set()
     entry.changed.set()
     entry.changed = asyncio.Event()

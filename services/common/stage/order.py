@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -32,8 +33,29 @@ class Order:
     work: Work
 
 
-# (order, bundle id, file, report(done, total)) -> artifact id, "" if it could not be delivered now.
-Deliver = Callable[[Order, transfer_pb2.Bundle, Path, Callable[[int, int], None]], Awaitable[str]]
+@dataclass(frozen=True)
+class Output:
+    """A committed output on its way to the registry."""
+
+    order: Order
+    bundle: transfer_pb2.Bundle
+    path: Path
+    # Seconds by phase, so far.
+    timings: Mapping[str, float]
+    # report(bytes sent, bytes in all)
+    report: Callable[[int, int], None]
+
+
+# -> artifact id, "" if it could not be delivered now.
+Deliver = Callable[[Output], Awaitable[str]]
+
+
+def phase_times(timings: Mapping[str, float]) -> list[stage_pb2.PhaseTime]:
+    """Seconds by phase as the contract has them."""
+    times = [stage_pb2.PhaseTime(phase=phase) for phase in timings]
+    for time, seconds in zip(times, timings.values(), strict=True):
+        time.duration.FromTimedelta(timedelta(seconds=seconds))
+    return times
 
 
 def digest_of(request: Message) -> str:

@@ -14,7 +14,7 @@ from services.common.ids import new_id
 from services.common.rpc.errors import MeshError, Reason
 from services.common.stage.book import Book, Entry, State
 from services.common.stage.failures import describe_failure, make_failure
-from services.common.stage.order import Deliver, Order
+from services.common.stage.order import Deliver, Order, Output
 from services.common.stage.source import Sources
 from services.common.transfer.store import BundleStore
 from services.common.work import Cancelled, Watch
@@ -22,6 +22,7 @@ from services.common.work import Cancelled, Watch
 log = structlog.get_logger()
 
 _RETRY_JOURNAL_S = 1.0
+_SLOT_WAIT_S = 0.5
 
 
 class Runs:
@@ -73,6 +74,9 @@ class Runs:
             self._store.space.reserve(run_id, order.output_bytes)
         except MeshError as error:
             refusal = refusal or error.reason
+        if refusal is None:
+            # The registry hears of a published run a moment before this journal has its end.
+            await self._book.wait_for_slot(_SLOT_WAIT_S)
         entry, fresh = await self._book.accept(order, refusal)
         if not entry.live:
             self._store.space.release(run_id)
@@ -163,12 +167,12 @@ class Runs:
         if self._deliver is None or not order.spec.lease_token:
             return ""
         began = time.monotonic()
-        path = self._store.path(bundle.bundle_id)
 
         def report(done: int, total: int) -> None:
             watch.report("upload", done, total)
 
-        delivery = asyncio.ensure_future(self._deliver(order, bundle, path, report))
+        output = Output(order, bundle, self._store.path(bundle.bundle_id), timings, report)
+        delivery = asyncio.ensure_future(self._deliver(output))
         self._pulls[order.spec.run_id] = delivery
         artifact_id = await delivery
         timings["upload"] = time.monotonic() - began

@@ -3,7 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
+import grpc
+
 from services.common.rpc.errors import MeshError, Reason
+from services.common.rpc.status import DETAILS_KEY
 
 # The bytes are fine and so is the other end's disk: only the way between them failed.
 _RESUMABLE = frozenset(
@@ -21,6 +24,20 @@ _RESUMABLE = frozenset(
         Reason.CANCELLED,
     }
 )
+
+
+# How gRPC tells of a stream that a proxy or a dying process reset, when no details of ours came.
+_RESET = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+
+
+def resumable(error: MeshError) -> bool:
+    """Whether the transfer may go on after this error."""
+    if error.reason in _RESUMABLE:
+        return True
+    cause = error.__cause__
+    if not isinstance(cause, grpc.aio.AioRpcError) or cause.code() not in _RESET:
+        return False
+    return all(key != DETAILS_KEY for key, _ in cause.trailing_metadata() or ())
 
 
 @dataclass(frozen=True)
@@ -49,7 +66,7 @@ class Budget:
         if reached_bytes > self._reached_bytes:
             self._failures, self._reached_bytes = 0, reached_bytes
         self._failures += 1
-        if error.reason not in _RESUMABLE or self._failures >= self._patience.tries:
+        if not resumable(error) or self._failures >= self._patience.tries:
             raise error
         wait_s = self._patience.first_s * 2.0 ** (self._failures - 1)
         await asyncio.sleep(max(min(wait_s, self._patience.most_s), error.retry_after_s or 0.0))

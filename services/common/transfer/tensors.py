@@ -6,6 +6,7 @@ Format: https://github.com/huggingface/safetensors#format: eight bytes with the 
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,10 @@ from services.common.transfer.manifest import (
 _DTYPES = {name.removeprefix("DTYPE_"): number for name, number in Dtype.items() if number}
 _DTYPES["F8_E4M3FN"] = Dtype.DTYPE_F8_E4M3  # two names are in use for one type
 _METADATA = "__metadata__"
+# The header, a tensor, its shape.
+_MAX_DEPTH = 3
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ def check_layout(layout: tuple[PlacedTensor, ...], manifest: transfer_pb2.Manife
 
 
 def _parse(text: bytes) -> dict[str, Any]:
+    if _depth(text) > _MAX_DEPTH:
+        raise _bad("the header is nested too deeply")
     try:
         header = json.loads(
             text.decode("utf-8"),
@@ -94,11 +101,20 @@ def _parse(text: bytes) -> dict[str, Any]:
             parse_float=_no_number,
             parse_constant=_no_number,
         )
-    except (ValueError, RecursionError) as error:  # depth bombs end in RecursionError
+    except ValueError as error:
         raise _bad("the header is not the JSON that it should be") from error
     if not isinstance(header, dict) or text[:1] != b"{":
         raise _bad("the header is not a JSON object")
     return header
+
+
+def _depth(text: bytes) -> int:
+    """How deeply the JSON is nested; counted first, because its parser recurses."""
+    depth = deepest = 0
+    for bracket in _BRACKET.finditer(_STRING.sub(b"", text)):
+        depth += 1 if bracket.group() in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

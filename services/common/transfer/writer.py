@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from reelmesh.v1 import transfer_pb2, transfer_pb2_grpc
 from services.common.rpc.channel import Peer, calling
 from services.common.rpc.errors import MeshError, Reason
@@ -132,8 +134,8 @@ class _Push:
                     self.progress(offset, self.size_bytes)
             await self._write(call, self._finish())
             await call.done_writing()
-        except asyncio.InvalidStateError:
-            return  # the peer answered already: the call says what
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            return  # the call has ended; it knows why better than the write that found out
 
     async def _write(self, call: Any, message: transfer_pb2.WriteRequest) -> None:
         try:

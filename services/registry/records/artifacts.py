@@ -25,6 +25,8 @@ class Draft:
     size_bytes: int
     sha256: bytes
     block_sums: Sequence[int]
+    # As RunRow.timings; empty: what the run has told before stays.
+    timings: bytes = b""
 
 
 def publish(session: Session, run_id: str, draft: Draft) -> ArtifactRow:
@@ -53,6 +55,7 @@ def publish(session: Session, run_id: str, draft: Draft) -> ArtifactRow:
     session.add(artifact)
     job.artifact_id = artifact.artifact_id
     run.output_size_bytes, run.output_sha256 = draft.size_bytes, draft.sha256
+    run.timings = draft.timings or run.timings
     change_run(session, run, job, RunEvent.PUBLISHED)
     return artifact
 

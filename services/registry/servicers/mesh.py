@@ -70,7 +70,9 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
     ) -> mesh_pb2.PublishResponse:
         """An uploaded MP4 becomes the job's artifact."""
         require_role(Role.STAGE)
-        row = await self._publisher.publish_upload(request.lease, request.upload_id)
+        row = await self._publisher.publish_upload(
+            request.lease, request.upload_id, request.timings
+        )
         return mesh_pb2.PublishResponse(artifact=artifact_message(row))
 
 

@@ -195,6 +195,7 @@ class Proxy:
         self.up_mark = self.down_mark = 1 << 60
         self._go = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
+        self._copies: set[asyncio.Task[None]] = set()
 
     async def start(self) -> "Proxy":
         """Listen on a free port."""
@@ -222,7 +223,10 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers += [writer, forth]
-        await asyncio.gather(self._copy(reader, forth, "up"), self._copy(back, writer, "down"))
+        self._copies |= {
+            asyncio.create_task(self._copy(reader, forth, "up")),
+            asyncio.create_task(self._copy(back, writer, "down")),
+        }
 
     async def _copy(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, way: str
@@ -234,7 +238,7 @@ class Proxy:
                 await target.drain()
                 if self.waits:
                     await self._go.wait()  # for ever: only `cut` goes on
-        except (OSError, asyncio.CancelledError):
+        except OSError:
             pass
         finally:
             target.transport.abort()
@@ -243,6 +247,9 @@ class Proxy:
         """Close."""
         self.cut()
         self._server.close()
+        for copy in self._copies:
+            copy.cancel()
+        await asyncio.wait(self._copies)
 
 
 def files(folder: Path) -> list[str]:
