@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.work import Watch
 from services.decoder.engine import Clip, DecodeOrder, DecoderEngine
 from services.encoder.engine import EncodeOrder, EncoderEngine

@@ -1,7 +1,8 @@
 """Logs: structlog to standard error, readable on a terminal and JSON elsewhere.
 
 Ids of job, run and owner are bound at the edge of a call (rpc/interceptors.py); the instance is
-bound here, once a process. A key, a token or payload bytes never reach a line.
+bound here, once a process. What libraries log or warn takes the same way out. A key, a token or
+payload bytes never reach a line.
 """
 
 import logging
@@ -30,22 +31,35 @@ def configure(service: str, instance_id: str, level: str = "info") -> None:
         event.setdefault("instance_id", instance_id)
         return event
 
+    steps: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        identify,
+        _redact,
+    ]
     tty = sys.stderr.isatty()
-    renderer: Any = structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer()
+    ending: list[Any] = (
+        [structlog.dev.ConsoleRenderer()]
+        if tty
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    threshold = getattr(logging, level.upper())
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            identify,
-            _redact,
-            *([] if tty else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        processors=[*steps, *ending],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=steps,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(threshold, logging.WARNING), force=True)
+    logging.captureWarnings(True)
 
 
 def _redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -1,7 +1,7 @@
 """The decoder's process: `python -m services.decoder`, or `reelmesh serve decoder`."""
 
 from reelmesh.v1 import decoder_pb2_grpc, stage_pb2
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.rpc.server import Mount
 from services.common.stage.service import Part, serve
 from services.decoder.config import DecoderSettings

@@ -5,7 +5,6 @@ so that a cancelled run stops within one, and cross-faded over 5 frames with the
 same arithmetic as diffusers' decode of the whole clip, equal to it bit for bit.
 """
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.common.checkpoint import DECODER_COMPONENTS, ModelSettings, load, use_threads
+import structlog
+
+from services.common.checkpoint.components import (
+    DECODER_COMPONENTS,
+    ModelSettings,
+    load,
+    use_threads,
+)
 from services.common.work import EngineError, NonFinite, Watch
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 # The VAE's pixels are normalised as ImageNet's (diffusers, MiniMaxH3ModularPipeline).
 _PIXEL_MEAN = (0.485, 0.456, 0.406)
@@ -73,7 +79,7 @@ class DecoderEngine:
 
         clip = self.frames(order, latents, watch)
         if clip.overs:
-            _log.warning("%d audio samples were over full scale and clamped", clip.overs)
+            _log.warning("audio_over_full_scale", samples=clip.overs)
         picture = Picture(order.frames, order.height, order.width)
         started = time.perf_counter()
         write_mp4(output, picture, clip.frames, clip.audio, watch)

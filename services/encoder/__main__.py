@@ -1,7 +1,7 @@
 """The encoder's process: `python -m services.encoder`, or `reelmesh serve encoder`."""
 
 from reelmesh.v1 import encoder_pb2_grpc, stage_pb2
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.rpc.server import Mount
 from services.common.stage.service import Part, serve
 from services.encoder.config import EncoderSettings

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.common.checkpoint import ENCODER_COMPONENTS, ModelSettings, load, use_threads
+from services.common.checkpoint.components import (
+    ENCODER_COMPONENTS,
+    ModelSettings,
+    load,
+    use_threads,
+)
 from services.common.work import EngineError, NonFinite, Watch
 
 # MiniMax-H3 reads `hidden_states[50]` of its conditioner (diffusers, MiniMaxH3ModularPipeline).

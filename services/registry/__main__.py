@@ -14,6 +14,9 @@ from services.registry.service import Registry
 
 log = structlog.get_logger()
 
+# The services' code for "cannot start like this": trying again does not help.
+_EXIT_CONFIGURATION = 2
+
 
 async def serve(settings: RegistrySettings) -> None:
     """Serve until SIGTERM or SIGINT."""
@@ -47,7 +50,7 @@ def main() -> int:
             asyncio.run(serve(settings))
     except (DatabaseHeld, SchemaMismatch, OSError) as error:
         log.error("cannot_start", error=str(error))
-        return 1
+        return _EXIT_CONFIGURATION
     return 0
 
 

@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from reelmesh.v1 import stage_pb2
+from services.common import telemetry
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.reader import pull
 from services.common.transfer.store import BundleStore
@@ -73,9 +74,7 @@ class Follower:
         if binding is None:
             return None
         run = binding.run
-        structlog.contextvars.bind_contextvars(
-            run_id=run_id, job_id=run.job_id, owner_id=binding.job.owner_id
-        )
+        telemetry.bind(run_id=run_id, job_id=run.job_id, owner_id=binding.job.owner_id)
         hopeless = await self._start(binding)
         with self._signals.listening(run_id, run.instance_id) as news:
             while binding is not None and holds_slot(binding.run.state):

@@ -4,7 +4,7 @@ This process is the supervisor: it serves gRPC and never touches the model. The 
 """
 
 from reelmesh.v1 import sampler_pb2_grpc, stage_pb2
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.rpc.server import Mount
 from services.common.stage.service import Part, serve
 from services.sampler.config import SamplerSettings
@@ -16,7 +16,7 @@ def main() -> None:
     """Serve until told to stop."""
     settings = SamplerSettings()
     model = ModelSettings(settings.checkpoint, settings.device, settings.dtype, settings.threads)
-    supervisor = Supervisor(model, settings.load_limit_s)
+    supervisor = Supervisor(model, settings.load_limit_s, settings.instance_id, settings.log_level)
     add = sampler_pb2_grpc.add_SamplerServiceServicer_to_server
     part = Part(
         stage=stage_pb2.STAGE_SAMPLE,

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.common.checkpoint import SAMPLER_COMPONENTS, ModelSettings, load, use_threads
+from services.common.checkpoint.components import (
+    SAMPLER_COMPONENTS,
+    ModelSettings,
+    load,
+    use_threads,
+)
 from services.common.work import EngineError, NonFinite, Watch
 
 

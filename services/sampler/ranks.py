@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from services.common.checkpoint import ModelSettings
+import structlog
+
+from services.common import telemetry
+from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, EngineError, Watch
 from services.sampler.engine import SampleOrder, SamplerEngine
 
@@ -49,9 +52,13 @@ class PipedWatch(Watch):
         super().raise_if_cancelled()
 
 
-def run_rank(pipe: Connection, model: ModelSettings, supervisor_pid: int) -> None:
+def run_rank(
+    pipe: Connection, model: ModelSettings, instance_id: str, log_level: str, supervisor_pid: int
+) -> None:
     """The whole life of a rank: load, then one command after the other."""
     _die_with(supervisor_pid)
+    telemetry.configure("sampler", instance_id, log_level)
+    structlog.contextvars.bind_contextvars(rank=0)
     engine = SamplerEngine(model)
     if not _guarded(pipe, lambda: _load(engine, pipe)):
         return

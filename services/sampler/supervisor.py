@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, EngineError, Watch
 from services.sampler.engine import SampleOrder
 from services.sampler.ranks import CANCEL, Command, run_rank
@@ -28,8 +28,12 @@ _END_S = 5.0
 class Supervisor:
     """One rank, for now; one run at a time."""
 
-    def __init__(self, model: ModelSettings, load_limit_s: float) -> None:
+    def __init__(
+        self, model: ModelSettings, load_limit_s: float, instance_id: str, log_level: str = "info"
+    ) -> None:
         self._model = model
+        self._instance_id = instance_id
+        self._log_level = log_level
         self._load_limit_s = load_limit_s
         self._spawning = multiprocessing.get_context("spawn")
         self._busy = threading.Lock()
@@ -83,7 +87,10 @@ class Supervisor:
         self.close()
         ours, theirs = self._spawning.Pipe()
         rank = self._spawning.Process(
-            target=run_rank, args=(theirs, self._model, os.getpid()), name="rank-0", daemon=True
+            target=run_rank,
+            args=(theirs, self._model, self._instance_id, self._log_level, os.getpid()),
+            name="rank-0",
+            daemon=True,
         )
         rank.start()
         theirs.close()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, EngineError, NonFinite, Watch
 from services.decoder.engine import DecodeOrder, DecoderEngine
 from services.decoder.mux import Picture, verify_mp4

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from services.common.checkpoint import CheckpointError, ModelSettings
+from services.common.checkpoint.components import ModelSettings
+from services.common.checkpoint.files import CheckpointError
 from services.common.work import Cancelled, EngineError, NonFinite, Watch
 from services.encoder.engine import EncodeOrder, EncoderEngine
 

@@ -20,6 +20,7 @@ async def test_a_job_becomes_an_artifact_that_its_owner_can_download(mesh: Mesh)
         stage_pb2.STAGE_SAMPLE,
         stage_pb2.STAGE_DECODE,
     ]
+    assert [one.phase for one in job.attempts[-1].timings] == ["mux"]
     messages = await client.read_all(
         client.artifacts.Download, artifacts_pb2.DownloadRequest(artifact_id=job.artifact_id)
     )

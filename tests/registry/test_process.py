@@ -220,7 +220,7 @@ async def test_a_second_registry_on_the_same_file_is_refused(process: Process) -
         stderr=asyncio.subprocess.PIPE,
     )
     _, words = await child.communicate()
-    assert child.returncode == 1
+    assert child.returncode == 2
     assert b"another registry is running on" in words
     assert b"registry.db" in words
 
@@ -241,7 +241,7 @@ async def test_migrating_needs_the_file_to_itself(process: Process) -> None:
         return child.returncode, words
 
     code, words = await run("migrate")
-    assert code == 1
+    assert code == 2
     assert b"another registry is running on" in words
     await process.stop(signal.SIGTERM)
     code, words = await run("migrate")

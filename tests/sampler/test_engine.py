@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, EngineError, NonFinite, Watch
 from services.sampler.engine import SampleOrder, SamplerEngine
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from services.common.checkpoint import CheckpointError, ModelSettings, describe, load
+from services.common.checkpoint.components import ModelSettings, load
+from services.common.checkpoint.facts import describe
+from services.common.checkpoint.files import CheckpointError
 from tools import tiny_checkpoint
 
 
@@ -77,7 +79,7 @@ def test_facts_are_the_models(tiny_checkpoint: Path) -> None:
 def test_facts_need_no_torch(tiny_checkpoint: Path) -> None:
     """Reading the facts imports none of the big libraries."""
     code = (
-        "import sys; from services.common.checkpoint import describe; "
+        "import sys; from services.common.checkpoint.facts import describe; "
         f"describe({str(tiny_checkpoint)!r}); "
         "sys.exit(bool({'torch', 'diffusers', 'transformers', 'numpy'} & set(sys.modules)))"
     )

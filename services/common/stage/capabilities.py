@@ -1,7 +1,7 @@
 """What an instance publishes about itself, from its checkpoint and its settings."""
 
 from reelmesh.v1 import stage_pb2, transfer_pb2
-from services.common.checkpoint import describe
+from services.common.checkpoint.facts import describe
 from services.common.config import StageSettings
 
 # Admission limits that no config of the checkpoint holds: aspect 1:4 to 4:1 and 768x1344 pixels

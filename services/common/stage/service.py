@@ -10,7 +10,7 @@ import structlog
 
 from reelmesh.v1 import stage_pb2, stage_pb2_grpc, transfer_pb2_grpc
 from services.common import telemetry
-from services.common.checkpoint import CheckpointError
+from services.common.checkpoint.files import CheckpointError
 from services.common.config import StageSettings
 from services.common.ids import is_instance_id, new_id
 from services.common.rpc.channel import Peer

@@ -3,6 +3,8 @@
 The lifecycle's tables say what follows from what; nothing else in the registry writes a state.
 """
 
+from collections.abc import Iterable
+
 from sqlmodel import Session, col, select
 
 from reelmesh.v1 import stage_pb2
@@ -110,6 +112,13 @@ def change_job(job: JobRow, event: JobEvent, run: RunRow | None = None) -> None:
         job.stage = None
         job.waiting = False
         job.end_time = utc_now()
+
+
+def keep_timings(run: RunRow, timings: Iterable[stage_pb2.PhaseTime]) -> None:
+    """What the stage measured, if it says so."""
+    told = stage_pb2.Run(timings=timings)
+    if told.timings:
+        run.timings = told.SerializeToString()
 
 
 def _bounded(failure: stage_pb2.Failure, run: RunRow) -> stage_pb2.Failure:

@@ -14,7 +14,7 @@ from services.registry.lifecycle import (
     report_event,
 )
 from services.registry.messages import run_state_of, stage_of
-from services.registry.records.changes import change_run, lock_run, make_failure
+from services.registry.records.changes import change_run, keep_timings, lock_run, make_failure
 from services.registry.records.events import record_change
 from services.registry.schema import RunRow
 
@@ -54,10 +54,9 @@ def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcom
     run, job = locked
     if not holds_slot(run.state):
         if run.state is reported is RunState.SUCCEEDED and run.output_bundle_id is None:
-            # It was published before its stage could say that it had ended: no state changes,
-            # but now we know what the stage measured, and which bundle to delete there.
+            # It was published before its stage could say that it had ended: nothing that is told
+            # changes, but now we know which bundle to delete there.
             _keep_output(run, report.output)
-            _keep_timings(run, report)
             session.add(run)
         return Outcome.ENDED
     event = report_event(
@@ -74,7 +73,7 @@ def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcom
             failure = make_failure(Reason.INTERNAL, "the stage told of no output", run.stage)
         else:
             _keep_output(run, report.output)
-    _keep_timings(run, report)
+    keep_timings(run, report.timings)
     if _keep_progress(run, report.progress) and not job.end_time:
         # An event of its own: the last evaluation is told though the run ends with it.
         session.add(run)
@@ -134,11 +133,6 @@ def _keep_output(run: RunRow, output: transfer_pb2.BundleRef) -> None:
     run.output_sha256 = output.sha256 or run.output_sha256
     run.output_token = output.read_token
     run.output_kept = bool(output.bundle_id)
-
-
-def _keep_timings(run: RunRow, report: stage_pb2.Run) -> None:
-    if report.timings:
-        run.timings = stage_pb2.Run(timings=report.timings).SerializeToString()
 
 
 def _keep_progress(run: RunRow, progress: stage_pb2.Progress) -> bool:

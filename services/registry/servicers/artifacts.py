@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from sqlmodel import Session
 
 from reelmesh.v1 import artifacts_pb2, artifacts_pb2_grpc, transfer_pb2
+from services.common import telemetry
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import caller
 from services.common.rpc.interceptors import Context
@@ -106,6 +107,8 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
 
     async def _find(self, artifact_id: str) -> ArtifactRow:
         owner_id = caller().owner_id
-        return await self._database.read(
+        row = await self._database.read(
             lambda session: artifacts.find_artifact(session, owner_id, artifact_id)
         )
+        telemetry.bind(job_id=row.job_id)
+        return row

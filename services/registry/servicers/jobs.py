@@ -8,6 +8,7 @@ from functools import partial
 from sqlmodel import Session
 
 from reelmesh.v1 import jobs_pb2, jobs_pb2_grpc, transfer_pb2
+from services.common import telemetry
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import caller
 from services.common.rpc.interceptors import Context
@@ -67,7 +68,9 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
             requests.keep_answer(session, owner_id, "CreateJob", request_id, request, answer)
             return answer
 
-        return await self._database.write(create)
+        made = await self._database.write(create)
+        telemetry.bind(job_id=made.job.job_id)
+        return made
 
     async def ValidateJob(
         self, request: jobs_pb2.ValidateJobRequest, context: Context
@@ -103,6 +106,7 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
         job = await self._database.read(
             lambda session: describe_job(session, jobs.find_job(session, owner_id, request.job_id))
         )
+        telemetry.bind(job_id=job.job_id)
         return jobs_pb2.GetJobResponse(job=job)
 
     async def ListJobs(
@@ -144,6 +148,7 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
                 look = await self._database.read(
                     partial(_look, owner_id=owner_id, job_id=job_id, after=after)
                 )
+                telemetry.bind(job_id=look.jobs[-1].job_id)
                 for job in look.jobs:
                     if job != told:
                         yield jobs_pb2.WatchJobResponse(job=job)
@@ -170,6 +175,7 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
                 session, jobs.request_cancel(session, owner_id, request.job_id)
             )
         )
+        telemetry.bind(job_id=job.job_id)
         return jobs_pb2.CancelJobResponse(job=job)
 
     async def ResumeJob(

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from reelmesh.v1 import mesh_pb2, mesh_pb2_grpc, stage_pb2, transfer_pb2
+from services.common import telemetry
 from services.common.ids import is_id, is_instance_id
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role, require_role
@@ -41,6 +42,7 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
         require_role(Role.STAGE)
         instance = request.instance
         stage = _check_instance(instance)
+        telemetry.bind(stage_instance_id=instance.instance_id)
         generation = await self._database.write(lambda session: register(session, instance, stage))
         self._leases.grant(instance.instance_id)
         answer = mesh_pb2.RegisterResponse(generation=generation)

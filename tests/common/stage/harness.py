@@ -16,7 +16,7 @@ from reelmesh.v1 import (
     transfer_pb2,
     transfer_pb2_grpc,
 )
-from services.common.checkpoint import ModelSettings
+from services.common.checkpoint.components import ModelSettings
 from services.common.ids import new_id
 from services.common.rpc.channel import Peer
 from services.common.rpc.identity import Role
@@ -69,7 +69,7 @@ class ScriptedSampler(Supervisor):
     """Counts its runs; holds, fails or spoils one as told; writes small latents otherwise."""
 
     def __init__(self) -> None:
-        super().__init__(ModelSettings("none"), 1.0)
+        super().__init__(ModelSettings("none"), 1.0, "sampler-1")
         self.orders: list[SampleOrder] = []
         self.seen: list[bytes] = []
         self.go = threading.Event()

@@ -156,6 +156,7 @@ class Service:
         """Close both ends."""
         await self.peer.close()
         await self.server.stop(0)
+        vars(self.server).clear()  # a gRPC server that outlives its loop complains when collected
 
 
 class Script(transfer_pb2_grpc.TransferServiceServicer):
