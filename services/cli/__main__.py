@@ -90,7 +90,8 @@ def migrate(home: Home = None) -> None:
     """
     if home is not None:
         os.environ["REELMESH_HOME"] = str(home.expanduser().resolve())
-    runpy.run_module("services.registry.migration", run_name="__main__")
+    sys.argv = ["services.registry", "migrate"]
+    runpy.run_module("services.registry", run_name="__main__", alter_sys=True)
 
 
 @app.command("generate")

@@ -150,6 +150,16 @@ def start_up(home: Path, port: int, checkpoint: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def test_migrate_makes_and_keeps_a_database(mesh: Mesh, tmp_path: Path) -> None:
+    """On a fresh home it makes the schema, again it changes nothing, under a mesh it refuses."""
+    for _ in range(2):
+        done = reelmesh("migrate", home=tmp_path)
+        assert done.returncode == exits.OK, done.stderr
+        assert (tmp_path / "registry" / "registry.db").stat().st_size > 0
+    assert reelmesh("migrate", home=mesh.home).returncode == exits.USAGE
+    assert reelmesh("jobs", home=mesh.home).returncode == exits.OK
+
+
 def test_second_mesh_on_the_same_home_is_refused(mesh: Mesh, tiny_checkpoint: Path) -> None:
     """It says who is there, ends with 1, and the first one is not disturbed."""
     second = start_up(mesh.home, mesh.port + 5, str(tiny_checkpoint))
