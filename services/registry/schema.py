@@ -25,6 +25,14 @@ class OwnerRow(SQLModel, table=True):
     name: str = Field(unique=True, max_length=64)
     admin: bool = False
     revision: int = Field(default=0, sa_type=BigInteger)
+    # Events up to this revision are gone.
+    compacted_revision: int = Field(default=0, sa_type=BigInteger)
+    # Limits; none: the configured ones, -1: no limit.
+    max_running: int | None = None
+    max_waiting: int | None = None
+    weight: float = 1.0
+    # Sampler time that it was given, divided by its weight: whoever has least is next.
+    virtual_time_s: float = 0.0
     create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
 
 
@@ -38,6 +46,7 @@ class KeyRow(SQLModel, table=True):
     label: str = Field(default="", max_length=64)
     secret_sha256: str = Field(unique=True, max_length=64)
     create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+    revoke_time: datetime | None = Field(default=None, sa_type=UtcTime)
 
 
 class JobRow(SQLModel, table=True):
@@ -72,6 +81,15 @@ class JobRow(SQLModel, table=True):
     off_distribution: bool = False
     prompt_tokens: int = 0
     checkpoint_digest: str = Field(default="", max_length=64)
+    priority: int = 0
+    # Placement that was asked for; empty: any.
+    pool: str = Field(default="", max_length=63)
+    sampler_id: str = Field(default="", max_length=63)
+    automatic_resumes: int = 0
+    resumes: int = 0
+    # Runs of the resumed job whose outputs this one works on.
+    inherited_encode: str | None = Field(default=None, max_length=40)
+    inherited_sample: str | None = Field(default=None, max_length=40)
 
     failure: bytes | None = Field(default=None, sa_type=LargeBinary)
     artifact_id: str | None = Field(default=None, max_length=40)
@@ -122,7 +140,15 @@ class RunRow(SQLModel, table=True):
     output_token: str = Field(default="", max_length=64)
     # Its instance still holds it, as far as we know.
     output_kept: bool = False
+    # The registry's own copy of it.
+    copy_bundle_id: str | None = Field(default=None, max_length=40)
+    copy_token: str = Field(default="", max_length=64)
 
+    # Capabilities and version of its instance when it was bound, for the receipt.
+    capabilities: bytes | None = Field(default=None, sa_type=LargeBinary)
+    version: str = Field(default="", max_length=64)
+    # The registry that follows it.
+    replica_id: str = Field(default="", max_length=40)
     bind_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
     end_time: datetime | None = Field(default=None, sa_type=UtcTime)
 
@@ -145,6 +171,10 @@ class InstanceRow(SQLModel, table=True):
     # The Capabilities message as it was registered.
     capabilities: bytes = Field(sa_type=LargeBinary)
     version: str = Field(default="", max_length=64)
+    pool: str = Field(default="default", max_length=63)
+    drain_requested: bool = False
+    # Measured: seconds for one unit of work of its stage, smoothed; none before the first run.
+    unit_time_s: float | None = None
     heartbeat_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
 
 
@@ -191,3 +221,27 @@ class RequestRow(SQLModel, table=True):
     body_sha256: str = Field(max_length=64)
     answer: bytes = Field(sa_type=LargeBinary)
     create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime, index=True)
+
+
+class ReplicaRow(SQLModel, table=True):
+    """A registry process: whoever is not heard by the database's clock has its runs taken over."""
+
+    __tablename__ = "replica"
+
+    replica_id: str = Field(primary_key=True, max_length=40)
+    heartbeat_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
+
+
+class RulingRow(SQLModel, table=True):
+    """What an operator decided: who, when, about what, and why."""
+
+    __tablename__ = "ruling"
+
+    ruling_id: str = Field(primary_key=True, max_length=40)
+    owner_id: str = Field(foreign_key="owner.owner_id", max_length=40)
+    # "REMOVE", "DRAIN", or a verdict.
+    action: str = Field(max_length=32)
+    # An instance or a run.
+    target: str = Field(index=True, max_length=63)
+    note: str = Field(default="", max_length=500)
+    create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from reelmesh.v1 import stage_pb2 as reelmesh_dot_v1_dot_stage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1breelmesh/v1/instances.proto\x12\x0breelmesh.v1\x1a\x17reelmesh/v1/stage.proto\"\x16\n\x14ListInstancesRequest\"A\n\x15ListInstancesResponse\x12(\n\tinstances\x18\x01 \x03(\x0b\x32\x15.reelmesh.v1.Instance\"#\n\x0c\x44rainRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\"8\n\rDrainResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance\"$\n\rRemoveRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\"9\n\x0eRemoveResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance\"J\n\x11ResolveRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12%\n\x07verdict\x18\x02 \x01(\x0e\x32\x14.reelmesh.v1.Verdict\"\x14\n\x12ResolveRunResponse*g\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x15\n\x11VERDICT_NEVER_RAN\x10\x01\x12\x12\n\x0eVERDICT_FAILED\x10\x02\x12\x18\n\x14VERDICT_KEEP_WAITING\x10\x03\x32\xbb\x02\n\x0fInstanceService\x12V\n\rListInstances\x12!.reelmesh.v1.ListInstancesRequest\x1a\".reelmesh.v1.ListInstancesResponse\x12>\n\x05\x44rain\x12\x19.reelmesh.v1.DrainRequest\x1a\x1a.reelmesh.v1.DrainResponse\x12\x41\n\x06Remove\x12\x1a.reelmesh.v1.RemoveRequest\x1a\x1b.reelmesh.v1.RemoveResponse\x12M\n\nResolveRun\x12\x1e.reelmesh.v1.ResolveRunRequest\x1a\x1f.reelmesh.v1.ResolveRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1breelmesh/v1/instances.proto\x12\x0breelmesh.v1\x1a\x17reelmesh/v1/stage.proto\"\x16\n\x14ListInstancesRequest\"A\n\x15ListInstancesResponse\x12(\n\tinstances\x18\x01 \x03(\x0b\x32\x15.reelmesh.v1.Instance\"#\n\x0c\x44rainRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\"8\n\rDrainResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance\"2\n\rRemoveRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04note\x18\x02 \x01(\t\"9\n\x0eRemoveResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance\"X\n\x11ResolveRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12%\n\x07verdict\x18\x02 \x01(\x0e\x32\x14.reelmesh.v1.Verdict\x12\x0c\n\x04note\x18\x03 \x01(\t\"J\n\x12ResolveRunResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.reelmesh.v1.RunState*g\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x15\n\x11VERDICT_NEVER_RAN\x10\x01\x12\x12\n\x0eVERDICT_FAILED\x10\x02\x12\x18\n\x14VERDICT_KEEP_WAITING\x10\x03\x32\xbb\x02\n\x0fInstanceService\x12V\n\rListInstances\x12!.reelmesh.v1.ListInstancesRequest\x1a\".reelmesh.v1.ListInstancesResponse\x12>\n\x05\x44rain\x12\x19.reelmesh.v1.DrainRequest\x1a\x1a.reelmesh.v1.DrainResponse\x12\x41\n\x06Remove\x12\x1a.reelmesh.v1.RemoveRequest\x1a\x1b.reelmesh.v1.RemoveResponse\x12M\n\nResolveRun\x12\x1e.reelmesh.v1.ResolveRunRequest\x1a\x1f.reelmesh.v1.ResolveRunResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reelmesh.v1.instances_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=450
-  _globals['_VERDICT']._serialized_end=553
+  _globals['_VERDICT']._serialized_start=532
+  _globals['_VERDICT']._serialized_end=635
   _globals['_LISTINSTANCESREQUEST']._serialized_start=69
   _globals['_LISTINSTANCESREQUEST']._serialized_end=91
   _globals['_LISTINSTANCESRESPONSE']._serialized_start=93
@@ -43,13 +43,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAINRESPONSE']._serialized_start=197
   _globals['_DRAINRESPONSE']._serialized_end=253
   _globals['_REMOVEREQUEST']._serialized_start=255
-  _globals['_REMOVEREQUEST']._serialized_end=291
-  _globals['_REMOVERESPONSE']._serialized_start=293
-  _globals['_REMOVERESPONSE']._serialized_end=350
-  _globals['_RESOLVERUNREQUEST']._serialized_start=352
-  _globals['_RESOLVERUNREQUEST']._serialized_end=426
-  _globals['_RESOLVERUNRESPONSE']._serialized_start=428
-  _globals['_RESOLVERUNRESPONSE']._serialized_end=448
-  _globals['_INSTANCESERVICE']._serialized_start=556
-  _globals['_INSTANCESERVICE']._serialized_end=871
+  _globals['_REMOVEREQUEST']._serialized_end=305
+  _globals['_REMOVERESPONSE']._serialized_start=307
+  _globals['_REMOVERESPONSE']._serialized_end=364
+  _globals['_RESOLVERUNREQUEST']._serialized_start=366
+  _globals['_RESOLVERUNREQUEST']._serialized_end=454
+  _globals['_RESOLVERUNRESPONSE']._serialized_start=456
+  _globals['_RESOLVERUNRESPONSE']._serialized_end=530
+  _globals['_INSTANCESERVICE']._serialized_start=638
+  _globals['_INSTANCESERVICE']._serialized_end=953
 # @@protoc_insertion_point(module_scope)

@@ -42,10 +42,12 @@ class DrainResponse(_message.Message):
     def __init__(self, instance: _Optional[_Union[_stage_pb2.Instance, _Mapping]] = ...) -> None: ...
 
 class RemoveRequest(_message.Message):
-    __slots__ = ("instance_id",)
+    __slots__ = ("instance_id", "note")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
-    def __init__(self, instance_id: _Optional[str] = ...) -> None: ...
+    note: str
+    def __init__(self, instance_id: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class RemoveResponse(_message.Message):
     __slots__ = ("instance",)
@@ -54,13 +56,19 @@ class RemoveResponse(_message.Message):
     def __init__(self, instance: _Optional[_Union[_stage_pb2.Instance, _Mapping]] = ...) -> None: ...
 
 class ResolveRunRequest(_message.Message):
-    __slots__ = ("run_id", "verdict")
+    __slots__ = ("run_id", "verdict", "note")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     verdict: Verdict
-    def __init__(self, run_id: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, str]] = ...) -> None: ...
+    note: str
+    def __init__(self, run_id: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class ResolveRunResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("job_id", "state")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    state: _stage_pb2.RunState
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[_stage_pb2.RunState, str]] = ...) -> None: ...

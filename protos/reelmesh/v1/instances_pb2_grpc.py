@@ -69,21 +69,24 @@ class InstanceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """No new runs; the running one finishes; then the process exits. Not yet: UNIMPLEMENTED.
+        """No new runs; the running one finishes; bundles stay readable until each is copied or its job
+        has ended; then the process exits with 0. A new start of the instance takes runs again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Remove(self, request, context):
-        """The operator confirms that the host is off: its runs become LOST. Not yet: UNIMPLEMENTED.
+        """The operator confirms that the host is off: it is GONE and its runs become LOST. An instance
+        that is READY is refused with FAILED_PRECONDITION INSTANCE_ALIVE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveRun(self, request, context):
-        """A verdict on an UNKNOWN run. Not yet: UNIMPLEMENTED.
+        """A verdict on an UNKNOWN run, recorded with who and when. FAILED_PRECONDITION RUN_NOT_IN_DOUBT
+        for any other run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class Canvas(_message.Message):
     def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("prompt", "mode", "canvas", "frames", "duration", "fps", "seed", "evaluations", "references")
+    __slots__ = ("prompt", "mode", "canvas", "frames", "duration", "fps", "seed", "evaluations", "references", "priority", "pool", "sampler_id", "automatic_resumes")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     CANVAS_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,10 @@ class JobSpec(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_ID_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_RESUMES_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     mode: _transfer_pb2.Mode
     canvas: Canvas
@@ -59,10 +63,14 @@ class JobSpec(_message.Message):
     seed: int
     evaluations: int
     references: _containers.RepeatedCompositeFieldContainer[_encoder_pb2.Reference]
-    def __init__(self, prompt: _Optional[str] = ..., mode: _Optional[_Union[_transfer_pb2.Mode, str]] = ..., canvas: _Optional[_Union[Canvas, _Mapping]] = ..., frames: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., fps: _Optional[float] = ..., seed: _Optional[int] = ..., evaluations: _Optional[int] = ..., references: _Optional[_Iterable[_Union[_encoder_pb2.Reference, _Mapping]]] = ...) -> None: ...
+    priority: int
+    pool: str
+    sampler_id: str
+    automatic_resumes: int
+    def __init__(self, prompt: _Optional[str] = ..., mode: _Optional[_Union[_transfer_pb2.Mode, str]] = ..., canvas: _Optional[_Union[Canvas, _Mapping]] = ..., frames: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., fps: _Optional[float] = ..., seed: _Optional[int] = ..., evaluations: _Optional[int] = ..., references: _Optional[_Iterable[_Union[_encoder_pb2.Reference, _Mapping]]] = ..., priority: _Optional[int] = ..., pool: _Optional[str] = ..., sampler_id: _Optional[str] = ..., automatic_resumes: _Optional[int] = ...) -> None: ...
 
 class ResolvedSpec(_message.Message):
-    __slots__ = ("prompt", "clip", "seed", "evaluations", "inference_steps", "fps", "off_distribution", "prompt_tokens", "duration_s", "checkpoint_digest")
+    __slots__ = ("prompt", "clip", "seed", "evaluations", "inference_steps", "fps", "off_distribution", "prompt_tokens", "duration_s", "checkpoint_digest", "priority", "pool", "sampler_id", "automatic_resumes")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +81,10 @@ class ResolvedSpec(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_ID_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_RESUMES_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     clip: _transfer_pb2.Clip
     seed: int
@@ -83,7 +95,11 @@ class ResolvedSpec(_message.Message):
     prompt_tokens: int
     duration_s: float
     checkpoint_digest: str
-    def __init__(self, prompt: _Optional[str] = ..., clip: _Optional[_Union[_transfer_pb2.Clip, _Mapping]] = ..., seed: _Optional[int] = ..., evaluations: _Optional[int] = ..., inference_steps: _Optional[int] = ..., fps: _Optional[float] = ..., off_distribution: _Optional[bool] = ..., prompt_tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., checkpoint_digest: _Optional[str] = ...) -> None: ...
+    priority: int
+    pool: str
+    sampler_id: str
+    automatic_resumes: int
+    def __init__(self, prompt: _Optional[str] = ..., clip: _Optional[_Union[_transfer_pb2.Clip, _Mapping]] = ..., seed: _Optional[int] = ..., evaluations: _Optional[int] = ..., inference_steps: _Optional[int] = ..., fps: _Optional[float] = ..., off_distribution: _Optional[bool] = ..., prompt_tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., checkpoint_digest: _Optional[str] = ..., priority: _Optional[int] = ..., pool: _Optional[str] = ..., sampler_id: _Optional[str] = ..., automatic_resumes: _Optional[int] = ...) -> None: ...
 
 class Attempt(_message.Message):
     __slots__ = ("run_id", "stage", "state", "instance_id", "generation", "failure", "timings", "bind_time", "end_time", "output_size_bytes", "output_sha256")
@@ -112,7 +128,7 @@ class Attempt(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., stage: _Optional[_Union[_stage_pb2.Stage, str]] = ..., state: _Optional[_Union[_stage_pb2.RunState, str]] = ..., instance_id: _Optional[str] = ..., generation: _Optional[int] = ..., failure: _Optional[_Union[_stage_pb2.Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[_stage_pb2.PhaseTime, _Mapping]]] = ..., bind_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., output_size_bytes: _Optional[int] = ..., output_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("job_id", "state", "spec", "stage", "progress", "queue_position", "waiting_for", "failure", "artifact_id", "cancel_requested", "attempts", "create_time", "start_time", "end_time", "revision", "resumed_from")
+    __slots__ = ("job_id", "state", "spec", "stage", "progress", "queue_position", "waiting_for", "failure", "artifact_id", "cancel_requested", "attempts", "create_time", "start_time", "end_time", "revision", "resumed_from", "resumes")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +145,7 @@ class Job(_message.Message):
     END_TIME_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FROM_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     state: JobState
     spec: ResolvedSpec
@@ -145,7 +162,68 @@ class Job(_message.Message):
     end_time: _timestamp_pb2.Timestamp
     revision: int
     resumed_from: str
-    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., spec: _Optional[_Union[ResolvedSpec, _Mapping]] = ..., stage: _Optional[_Union[_stage_pb2.Stage, str]] = ..., progress: _Optional[_Union[_stage_pb2.Progress, _Mapping]] = ..., queue_position: _Optional[int] = ..., waiting_for: _Optional[str] = ..., failure: _Optional[_Union[_stage_pb2.Failure, _Mapping]] = ..., artifact_id: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., resumed_from: _Optional[str] = ...) -> None: ...
+    resumes: int
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., spec: _Optional[_Union[ResolvedSpec, _Mapping]] = ..., stage: _Optional[_Union[_stage_pb2.Stage, str]] = ..., progress: _Optional[_Union[_stage_pb2.Progress, _Mapping]] = ..., queue_position: _Optional[int] = ..., waiting_for: _Optional[str] = ..., failure: _Optional[_Union[_stage_pb2.Failure, _Mapping]] = ..., artifact_id: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., resumed_from: _Optional[str] = ..., resumes: _Optional[int] = ...) -> None: ...
+
+class Recipe(_message.Message):
+    __slots__ = ("checkpoint", "checkpoint_revision", "checkpoint_digest", "loras", "precision", "attention", "cache", "layout")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LORAS_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    checkpoint_revision: str
+    checkpoint_digest: str
+    loras: _containers.RepeatedScalarFieldContainer[str]
+    precision: str
+    attention: str
+    cache: str
+    layout: str
+    def __init__(self, checkpoint: _Optional[str] = ..., checkpoint_revision: _Optional[str] = ..., checkpoint_digest: _Optional[str] = ..., loras: _Optional[_Iterable[str]] = ..., precision: _Optional[str] = ..., attention: _Optional[str] = ..., cache: _Optional[str] = ..., layout: _Optional[str] = ...) -> None: ...
+
+class RunReceipt(_message.Message):
+    __slots__ = ("attempt", "recipe", "version", "inherited_from")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INHERITED_FROM_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    recipe: Recipe
+    version: str
+    inherited_from: str
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., version: _Optional[str] = ..., inherited_from: _Optional[str] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("job_id", "state", "spec", "runs", "timings", "artifact_id", "artifact_size_bytes", "artifact_sha256", "resumed_from", "create_time", "end_time", "failure")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_ID_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FROM_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    state: JobState
+    spec: ResolvedSpec
+    runs: _containers.RepeatedCompositeFieldContainer[RunReceipt]
+    timings: _containers.RepeatedCompositeFieldContainer[_stage_pb2.PhaseTime]
+    artifact_id: str
+    artifact_size_bytes: int
+    artifact_sha256: bytes
+    resumed_from: str
+    create_time: _timestamp_pb2.Timestamp
+    end_time: _timestamp_pb2.Timestamp
+    failure: _stage_pb2.Failure
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., spec: _Optional[_Union[ResolvedSpec, _Mapping]] = ..., runs: _Optional[_Iterable[_Union[RunReceipt, _Mapping]]] = ..., timings: _Optional[_Iterable[_Union[_stage_pb2.PhaseTime, _Mapping]]] = ..., artifact_id: _Optional[str] = ..., artifact_size_bytes: _Optional[int] = ..., artifact_sha256: _Optional[bytes] = ..., resumed_from: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failure: _Optional[_Union[_stage_pb2.Failure, _Mapping]] = ...) -> None: ...
 
 class CreateJobRequest(_message.Message):
     __slots__ = ("spec", "request_id")
@@ -225,6 +303,20 @@ class WatchJobResponse(_message.Message):
     bookmark: Bookmark
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., bookmark: _Optional[_Union[Bookmark, _Mapping]] = ...) -> None: ...
 
+class WatchJobsRequest(_message.Message):
+    __slots__ = ("start_revision",)
+    START_REVISION_FIELD_NUMBER: _ClassVar[int]
+    start_revision: int
+    def __init__(self, start_revision: _Optional[int] = ...) -> None: ...
+
+class WatchJobsResponse(_message.Message):
+    __slots__ = ("job", "bookmark")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    BOOKMARK_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    bookmark: Bookmark
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., bookmark: _Optional[_Union[Bookmark, _Mapping]] = ...) -> None: ...
+
 class CancelJobRequest(_message.Message):
     __slots__ = ("job_id",)
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -258,5 +350,7 @@ class GetReceiptRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class GetReceiptResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("receipt",)
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: Receipt
+    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...

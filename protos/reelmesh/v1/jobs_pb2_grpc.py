@@ -66,6 +66,11 @@ class JobServiceStub:
                 request_serializer=reelmesh_dot_v1_dot_jobs__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=reelmesh_dot_v1_dot_jobs__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/reelmesh.v1.JobService/WatchJobs',
+                request_serializer=reelmesh_dot_v1_dot_jobs__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=reelmesh_dot_v1_dot_jobs__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
         self.ResumeJob = channel.unary_unary(
                 '/reelmesh.v1.JobService/ResumeJob',
                 request_serializer=reelmesh_dot_v1_dot_jobs__pb2.ResumeJobRequest.SerializeToString,
@@ -131,15 +136,26 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchJobs(self, request, context):
+        """All of the caller's jobs at every change since `start_revision`, with bookmarks; it does not
+        end by itself. OUT_OF_RANGE REVISION_COMPACTED if the revision is too old: list the jobs and
+        watch from the newest revision among them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResumeJob(self, request, context):
-        """Makes a new job that redoes only what an ended one lacks. Not yet: UNIMPLEMENTED.
+        """Makes a new job that redoes only what a FAILED or CANCELLED one lacks: latents that exist are
+        decoded, not sampled again. Charged anew. FAILED_PRECONDITION NOT_RESUMABLE names why not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReceipt(self, request, context):
-        """What made the video: instances, recipe, timings, digests. Not yet: UNIMPLEMENTED.
+        """What made the video: instances, recipe, timings, digests, attempts. For an ended job;
+        FAILED_PRECONDITION JOB_NOT_ENDED before. Also written as JSON beside the artifact.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -177,6 +193,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.CancelJob,
                     request_deserializer=reelmesh_dot_v1_dot_jobs__pb2.CancelJobRequest.FromString,
                     response_serializer=reelmesh_dot_v1_dot_jobs__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=reelmesh_dot_v1_dot_jobs__pb2.WatchJobsRequest.FromString,
+                    response_serializer=reelmesh_dot_v1_dot_jobs__pb2.WatchJobsResponse.SerializeToString,
             ),
             'ResumeJob': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeJob,
@@ -353,6 +374,33 @@ class JobService:
             '/reelmesh.v1.JobService/CancelJob',
             reelmesh_dot_v1_dot_jobs__pb2.CancelJobRequest.SerializeToString,
             reelmesh_dot_v1_dot_jobs__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/reelmesh.v1.JobService/WatchJobs',
+            reelmesh_dot_v1_dot_jobs__pb2.WatchJobsRequest.SerializeToString,
+            reelmesh_dot_v1_dot_jobs__pb2.WatchJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

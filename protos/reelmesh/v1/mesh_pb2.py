@@ -28,7 +28,7 @@ from reelmesh.v1 import stage_pb2 as reelmesh_dot_v1_dot_stage__pb2
 from reelmesh.v1 import transfer_pb2 as reelmesh_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16reelmesh/v1/mesh.proto\x12\x0breelmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1breelmesh/v1/artifacts.proto\x1a\x17reelmesh/v1/stage.proto\x1a\x1areelmesh/v1/transfer.proto\":\n\x0fRegisterRequest\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance\"\x87\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x35\n\x12heartbeat_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"n\n\x10HeartbeatRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x0f\n\x07run_ids\x18\x04 \x03(\t\x12\x0f\n\x07serving\x18\x05 \x01(\x08\"\"\n\x11HeartbeatResponse\x12\r\n\x05\x64rain\x18\x01 \x01(\x08\"o\n\x0ePublishRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.reelmesh.v1.Lease\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\'\n\x07timings\x18\x03 \x03(\x0b\x32\x16.reelmesh.v1.PhaseTime\":\n\x0fPublishResponse\x12\'\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Artifact2\xe8\x01\n\x0bMeshService\x12G\n\x08Register\x12\x1c.reelmesh.v1.RegisterRequest\x1a\x1d.reelmesh.v1.RegisterResponse\x12J\n\tHeartbeat\x12\x1d.reelmesh.v1.HeartbeatRequest\x1a\x1e.reelmesh.v1.HeartbeatResponse\x12\x44\n\x07Publish\x12\x1b.reelmesh.v1.PublishRequest\x1a\x1c.reelmesh.v1.PublishResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16reelmesh/v1/mesh.proto\x12\x0breelmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1breelmesh/v1/artifacts.proto\x1a\x17reelmesh/v1/stage.proto\x1a\x1areelmesh/v1/transfer.proto\":\n\x0fRegisterRequest\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance\"\x87\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x35\n\x12heartbeat_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"n\n\x10HeartbeatRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x0f\n\x07run_ids\x18\x04 \x03(\t\x12\x0f\n\x07serving\x18\x05 \x01(\x08\"3\n\x11HeartbeatResponse\x12\r\n\x05\x64rain\x18\x01 \x01(\x08\x12\x0f\n\x07release\x18\x02 \x01(\x08\"o\n\x0ePublishRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.reelmesh.v1.Lease\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\'\n\x07timings\x18\x03 \x03(\x0b\x32\x16.reelmesh.v1.PhaseTime\":\n\x0fPublishResponse\x12\'\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Artifact2\xe8\x01\n\x0bMeshService\x12G\n\x08Register\x12\x1c.reelmesh.v1.RegisterRequest\x1a\x1d.reelmesh.v1.RegisterResponse\x12J\n\tHeartbeat\x12\x1d.reelmesh.v1.HeartbeatRequest\x1a\x1e.reelmesh.v1.HeartbeatResponse\x12\x44\n\x07Publish\x12\x1b.reelmesh.v1.PublishRequest\x1a\x1c.reelmesh.v1.PublishResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATREQUEST']._serialized_start=351
   _globals['_HEARTBEATREQUEST']._serialized_end=461
   _globals['_HEARTBEATRESPONSE']._serialized_start=463
-  _globals['_HEARTBEATRESPONSE']._serialized_end=497
-  _globals['_PUBLISHREQUEST']._serialized_start=499
-  _globals['_PUBLISHREQUEST']._serialized_end=610
-  _globals['_PUBLISHRESPONSE']._serialized_start=612
-  _globals['_PUBLISHRESPONSE']._serialized_end=670
-  _globals['_MESHSERVICE']._serialized_start=673
-  _globals['_MESHSERVICE']._serialized_end=905
+  _globals['_HEARTBEATRESPONSE']._serialized_end=514
+  _globals['_PUBLISHREQUEST']._serialized_start=516
+  _globals['_PUBLISHREQUEST']._serialized_end=627
+  _globals['_PUBLISHRESPONSE']._serialized_start=629
+  _globals['_PUBLISHRESPONSE']._serialized_end=687
+  _globals['_MESHSERVICE']._serialized_start=690
+  _globals['_MESHSERVICE']._serialized_end=922
 # @@protoc_insertion_point(module_scope)

@@ -43,10 +43,12 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, instance_id: _Optional[str] = ..., generation: _Optional[int] = ..., boot_id: _Optional[str] = ..., run_ids: _Optional[_Iterable[str]] = ..., serving: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("drain",)
+    __slots__ = ("drain", "release")
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     drain: bool
-    def __init__(self, drain: _Optional[bool] = ...) -> None: ...
+    release: bool
+    def __init__(self, drain: _Optional[bool] = ..., release: _Optional[bool] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
     __slots__ = ("lease", "upload_id", "timings")

@@ -25,37 +25,43 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18reelmesh/v1/owners.proto\x12\x0breelmesh.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"g\n\x05Owner\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x61\x64min\x18\x03 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"g\n\x03Key\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\x12\x43reateOwnerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61\x64min\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"8\n\x13\x43reateOwnerResponse\x12!\n\x05owner\x18\x01 \x01(\x0b\x32\x12.reelmesh.v1.Owner\":\n\x11ListOwnersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x12ListOwnersResponse\x12\"\n\x06owners\x18\x01 \x03(\x0b\x32\x12.reelmesh.v1.Owner\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"G\n\x10\x43reateKeyRequest\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"B\n\x11\x43reateKeyResponse\x12\x1d\n\x03key\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Key\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x13\n\x11RevokeKeyResponse\"M\n\x0fSetQuotaRequest\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x13\n\x0bmax_running\x18\x02 \x01(\x05\x12\x13\n\x0bmax_waiting\x18\x03 \x01(\x05\"\x12\n\x10SetQuotaResponse2\x90\x03\n\x0cOwnerService\x12P\n\x0b\x43reateOwner\x12\x1f.reelmesh.v1.CreateOwnerRequest\x1a .reelmesh.v1.CreateOwnerResponse\x12M\n\nListOwners\x12\x1e.reelmesh.v1.ListOwnersRequest\x1a\x1f.reelmesh.v1.ListOwnersResponse\x12J\n\tCreateKey\x12\x1d.reelmesh.v1.CreateKeyRequest\x1a\x1e.reelmesh.v1.CreateKeyResponse\x12J\n\tRevokeKey\x12\x1d.reelmesh.v1.RevokeKeyRequest\x1a\x1e.reelmesh.v1.RevokeKeyResponse\x12G\n\x08SetQuota\x12\x1c.reelmesh.v1.SetQuotaRequest\x1a\x1d.reelmesh.v1.SetQuotaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18reelmesh/v1/owners.proto\x12\x0breelmesh.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\x05Owner\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x61\x64min\x18\x03 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05quota\x18\x05 \x01(\x0b\x32\x12.reelmesh.v1.Quota\"A\n\x05Quota\x12\x13\n\x0bmax_running\x18\x01 \x01(\x05\x12\x13\n\x0bmax_waiting\x18\x02 \x01(\x05\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"\x98\x01\n\x03Key\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\x12\x43reateOwnerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61\x64min\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"8\n\x13\x43reateOwnerResponse\x12!\n\x05owner\x18\x01 \x01(\x0b\x32\x12.reelmesh.v1.Owner\":\n\x11ListOwnersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x12ListOwnersResponse\x12\"\n\x06owners\x18\x01 \x03(\x0b\x32\x12.reelmesh.v1.Owner\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"G\n\x10\x43reateKeyRequest\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"B\n\x11\x43reateKeyResponse\x12\x1d\n\x03key\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Key\x12\x0e\n\x06secret\x18\x02 \x01(\t\"#\n\x0fListKeysRequest\x12\x10\n\x08owner_id\x18\x01 \x01(\t\"2\n\x10ListKeysResponse\x12\x1e\n\x04keys\x18\x01 \x03(\x0b\x32\x10.reelmesh.v1.Key\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x13\n\x11RevokeKeyResponse\"F\n\x0fSetQuotaRequest\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12!\n\x05quota\x18\x02 \x01(\x0b\x32\x12.reelmesh.v1.Quota\"5\n\x10SetQuotaResponse\x12!\n\x05owner\x18\x01 \x01(\x0b\x32\x12.reelmesh.v1.Owner2\xd9\x03\n\x0cOwnerService\x12P\n\x0b\x43reateOwner\x12\x1f.reelmesh.v1.CreateOwnerRequest\x1a .reelmesh.v1.CreateOwnerResponse\x12M\n\nListOwners\x12\x1e.reelmesh.v1.ListOwnersRequest\x1a\x1f.reelmesh.v1.ListOwnersResponse\x12J\n\tCreateKey\x12\x1d.reelmesh.v1.CreateKeyRequest\x1a\x1e.reelmesh.v1.CreateKeyResponse\x12G\n\x08ListKeys\x12\x1c.reelmesh.v1.ListKeysRequest\x1a\x1d.reelmesh.v1.ListKeysResponse\x12J\n\tRevokeKey\x12\x1d.reelmesh.v1.RevokeKeyRequest\x1a\x1e.reelmesh.v1.RevokeKeyResponse\x12G\n\x08SetQuota\x12\x1c.reelmesh.v1.SetQuotaRequest\x1a\x1d.reelmesh.v1.SetQuotaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reelmesh.v1.owners_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OWNER']._serialized_start=74
-  _globals['_OWNER']._serialized_end=177
-  _globals['_KEY']._serialized_start=179
-  _globals['_KEY']._serialized_end=282
-  _globals['_CREATEOWNERREQUEST']._serialized_start=284
-  _globals['_CREATEOWNERREQUEST']._serialized_end=353
-  _globals['_CREATEOWNERRESPONSE']._serialized_start=355
-  _globals['_CREATEOWNERRESPONSE']._serialized_end=411
-  _globals['_LISTOWNERSREQUEST']._serialized_start=413
-  _globals['_LISTOWNERSREQUEST']._serialized_end=471
-  _globals['_LISTOWNERSRESPONSE']._serialized_start=473
-  _globals['_LISTOWNERSRESPONSE']._serialized_end=554
-  _globals['_CREATEKEYREQUEST']._serialized_start=556
-  _globals['_CREATEKEYREQUEST']._serialized_end=627
-  _globals['_CREATEKEYRESPONSE']._serialized_start=629
-  _globals['_CREATEKEYRESPONSE']._serialized_end=695
-  _globals['_REVOKEKEYREQUEST']._serialized_start=697
-  _globals['_REVOKEKEYREQUEST']._serialized_end=731
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=733
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=752
-  _globals['_SETQUOTAREQUEST']._serialized_start=754
-  _globals['_SETQUOTAREQUEST']._serialized_end=831
-  _globals['_SETQUOTARESPONSE']._serialized_start=833
-  _globals['_SETQUOTARESPONSE']._serialized_end=851
-  _globals['_OWNERSERVICE']._serialized_start=854
-  _globals['_OWNERSERVICE']._serialized_end=1254
+  _globals['_OWNER']._serialized_start=75
+  _globals['_OWNER']._serialized_end=213
+  _globals['_QUOTA']._serialized_start=215
+  _globals['_QUOTA']._serialized_end=280
+  _globals['_KEY']._serialized_start=283
+  _globals['_KEY']._serialized_end=435
+  _globals['_CREATEOWNERREQUEST']._serialized_start=437
+  _globals['_CREATEOWNERREQUEST']._serialized_end=506
+  _globals['_CREATEOWNERRESPONSE']._serialized_start=508
+  _globals['_CREATEOWNERRESPONSE']._serialized_end=564
+  _globals['_LISTOWNERSREQUEST']._serialized_start=566
+  _globals['_LISTOWNERSREQUEST']._serialized_end=624
+  _globals['_LISTOWNERSRESPONSE']._serialized_start=626
+  _globals['_LISTOWNERSRESPONSE']._serialized_end=707
+  _globals['_CREATEKEYREQUEST']._serialized_start=709
+  _globals['_CREATEKEYREQUEST']._serialized_end=780
+  _globals['_CREATEKEYRESPONSE']._serialized_start=782
+  _globals['_CREATEKEYRESPONSE']._serialized_end=848
+  _globals['_LISTKEYSREQUEST']._serialized_start=850
+  _globals['_LISTKEYSREQUEST']._serialized_end=885
+  _globals['_LISTKEYSRESPONSE']._serialized_start=887
+  _globals['_LISTKEYSRESPONSE']._serialized_end=937
+  _globals['_REVOKEKEYREQUEST']._serialized_start=939
+  _globals['_REVOKEKEYREQUEST']._serialized_end=973
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=975
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=994
+  _globals['_SETQUOTAREQUEST']._serialized_start=996
+  _globals['_SETQUOTAREQUEST']._serialized_end=1066
+  _globals['_SETQUOTARESPONSE']._serialized_start=1068
+  _globals['_SETQUOTARESPONSE']._serialized_end=1121
+  _globals['_OWNERSERVICE']._serialized_start=1124
+  _globals['_OWNERSERVICE']._serialized_end=1597
 # @@protoc_insertion_point(module_scope)

@@ -10,28 +10,42 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Owner(_message.Message):
-    __slots__ = ("owner_id", "name", "admin", "create_time")
+    __slots__ = ("owner_id", "name", "admin", "create_time", "quota")
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADMIN_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     owner_id: str
     name: str
     admin: bool
     create_time: _timestamp_pb2.Timestamp
-    def __init__(self, owner_id: _Optional[str] = ..., name: _Optional[str] = ..., admin: _Optional[bool] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    quota: Quota
+    def __init__(self, owner_id: _Optional[str] = ..., name: _Optional[str] = ..., admin: _Optional[bool] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("max_running", "max_waiting", "weight")
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    max_running: int
+    max_waiting: int
+    weight: float
+    def __init__(self, max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Key(_message.Message):
-    __slots__ = ("key_id", "owner_id", "label", "create_time")
+    __slots__ = ("key_id", "owner_id", "label", "create_time", "revoke_time")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_TIME_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     owner_id: str
     label: str
     create_time: _timestamp_pb2.Timestamp
-    def __init__(self, key_id: _Optional[str] = ..., owner_id: _Optional[str] = ..., label: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    revoke_time: _timestamp_pb2.Timestamp
+    def __init__(self, key_id: _Optional[str] = ..., owner_id: _Optional[str] = ..., label: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoke_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateOwnerRequest(_message.Message):
     __slots__ = ("name", "admin", "request_id")
@@ -83,6 +97,18 @@ class CreateKeyResponse(_message.Message):
     secret: str
     def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., secret: _Optional[str] = ...) -> None: ...
 
+class ListKeysRequest(_message.Message):
+    __slots__ = ("owner_id",)
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    owner_id: str
+    def __init__(self, owner_id: _Optional[str] = ...) -> None: ...
+
+class ListKeysResponse(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[Key]
+    def __init__(self, keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ...) -> None: ...
+
 class RevokeKeyRequest(_message.Message):
     __slots__ = ("key_id",)
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -94,15 +120,15 @@ class RevokeKeyResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SetQuotaRequest(_message.Message):
-    __slots__ = ("owner_id", "max_running", "max_waiting")
+    __slots__ = ("owner_id", "quota")
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
-    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
-    MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     owner_id: str
-    max_running: int
-    max_waiting: int
-    def __init__(self, owner_id: _Optional[str] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ...) -> None: ...
+    quota: Quota
+    def __init__(self, owner_id: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
 
 class SetQuotaResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("owner",)
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    owner: Owner
+    def __init__(self, owner: _Optional[_Union[Owner, _Mapping]] = ...) -> None: ...

@@ -50,6 +50,11 @@ class OwnerServiceStub:
                 request_serializer=reelmesh_dot_v1_dot_owners__pb2.CreateKeyRequest.SerializeToString,
                 response_deserializer=reelmesh_dot_v1_dot_owners__pb2.CreateKeyResponse.FromString,
                 _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/reelmesh.v1.OwnerService/ListKeys',
+                request_serializer=reelmesh_dot_v1_dot_owners__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=reelmesh_dot_v1_dot_owners__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
         self.RevokeKey = channel.unary_unary(
                 '/reelmesh.v1.OwnerService/RevokeKey',
                 request_serializer=reelmesh_dot_v1_dot_owners__pb2.RevokeKeyRequest.SerializeToString,
@@ -87,15 +92,22 @@ class OwnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListKeys(self, request, context):
+        """An owner's keys, without secrets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RevokeKey(self, request, context):
-        """Ends a key. Not yet: UNIMPLEMENTED.
+        """Ends a key at once. Ending it twice is harmless. NOT_FOUND KEY_NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetQuota(self, request, context):
-        """Sets an owner's limits. Not yet: UNIMPLEMENTED.
+        """Sets an owner's limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,6 +130,11 @@ def add_OwnerServiceServicer_to_server(servicer, server):
                     servicer.CreateKey,
                     request_deserializer=reelmesh_dot_v1_dot_owners__pb2.CreateKeyRequest.FromString,
                     response_serializer=reelmesh_dot_v1_dot_owners__pb2.CreateKeyResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=reelmesh_dot_v1_dot_owners__pb2.ListKeysRequest.FromString,
+                    response_serializer=reelmesh_dot_v1_dot_owners__pb2.ListKeysResponse.SerializeToString,
             ),
             'RevokeKey': grpc.unary_unary_rpc_method_handler(
                     servicer.RevokeKey,
@@ -212,6 +229,33 @@ class OwnerService:
             '/reelmesh.v1.OwnerService/CreateKey',
             reelmesh_dot_v1_dot_owners__pb2.CreateKeyRequest.SerializeToString,
             reelmesh_dot_v1_dot_owners__pb2.CreateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/reelmesh.v1.OwnerService/ListKeys',
+            reelmesh_dot_v1_dot_owners__pb2.ListKeysRequest.SerializeToString,
+            reelmesh_dot_v1_dot_owners__pb2.ListKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,19 +27,19 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from reelmesh.v1 import transfer_pb2 as reelmesh_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17reelmesh/v1/stage.proto\x12\x0breelmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areelmesh/v1/transfer.proto\"6\n\x08Progress\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"s\n\x07\x46\x61ilure\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12!\n\x05stage\x18\x03 \x01(\x0e\x32\x12.reelmesh.v1.Stage\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x11\n\tresumable\x18\x05 \x01(\x08\"G\n\tPhaseTime\x12\r\n\x05phase\x18\x01 \x01(\t\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"x\n\x07RunSpec\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x12\n\njournal_id\x18\x05 \x01(\t\x12\x13\n\x0blease_token\x18\x06 \x01(\t\"\xa6\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12!\n\x05stage\x18\x02 \x01(\x0e\x32\x12.reelmesh.v1.Stage\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.reelmesh.v1.RunState\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\'\n\x08progress\x18\x05 \x01(\x0b\x32\x15.reelmesh.v1.Progress\x12%\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x14.reelmesh.v1.Failure\x12&\n\x06output\x18\x07 \x01(\x0b\x32\x16.reelmesh.v1.BundleRef\x12.\n\x0foutput_manifest\x18\x08 \x01(\x0b\x32\x15.reelmesh.v1.Manifest\x12\'\n\x07timings\x18\t \x03(\x0b\x32\x16.reelmesh.v1.PhaseTime\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0binstance_id\x18\r \x01(\t\x12\x12\n\ngeneration\x18\x0e \x01(\x03\x12\x18\n\x10\x63\x61ncel_requested\x18\x0f \x01(\x08\x12\x13\n\x0b\x61rtifact_id\x18\x10 \x01(\t\"\xd9\x01\n\x0c\x43\x61pabilities\x12!\n\x05stage\x18\x01 \x01(\x0e\x32\x12.reelmesh.v1.Stage\x12 \n\x05modes\x18\x02 \x03(\x0e\x32\x11.reelmesh.v1.Mode\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x12\x19\n\x11\x63heckpoint_digest\x18\x04 \x01(\t\x12#\n\x06limits\x18\x05 \x01(\x0b\x32\x13.reelmesh.v1.Limits\x12\r\n\x05slots\x18\x06 \x01(\x05\x12\x0e\n\x06layout\x18\x07 \x01(\t\x12\x11\n\tprecision\x18\x08 \x01(\t\"\x98\x03\n\x06Limits\x12\x12\n\nmin_frames\x18\x01 \x01(\x05\x12\x12\n\nmax_frames\x18\x02 \x01(\x05\x12\x1a\n\x12trained_max_frames\x18\x03 \x01(\x05\x12\x12\n\nframe_step\x18\x04 \x01(\x05\x12\x12\n\nframe_base\x18\x05 \x01(\x05\x12\x17\n\x0f\x63\x61nvas_multiple\x18\x06 \x01(\x05\x12\x10\n\x08min_edge\x18\x07 \x01(\x05\x12\x12\n\nmax_pixels\x18\x08 \x01(\x03\x12\x16\n\x0e\x64\x65\x66\x61ult_height\x18\t \x01(\x05\x12\x15\n\rdefault_width\x18\n \x01(\x05\x12\x16\n\x0e\x64\x65\x66\x61ult_frames\x18\x0b \x01(\x05\x12\x1b\n\x13\x64\x65\x66\x61ult_evaluations\x18\x0c \x01(\x05\x12\x17\n\x0fmax_evaluations\x18\r \x01(\x05\x12\x19\n\x11max_prompt_tokens\x18\x0e \x01(\x05\x12\x12\n\nmax_aspect\x18\x0f \x01(\x01\x12\x19\n\x11memory_base_bytes\x18\x10 \x01(\x03\x12\x1c\n\x14memory_per_row_bytes\x18\x11 \x01(\x01\"\xb0\x02\n\x08Instance\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x04 \x01(\t\x12\x12\n\njournal_id\x18\x05 \x01(\t\x12/\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32\x19.reelmesh.v1.Capabilities\x12)\n\x05state\x18\x07 \x01(\x0e\x32\x1a.reelmesh.v1.InstanceState\x12\x12\n\nbusy_slots\x18\x08 \x01(\x05\x12\x32\n\x0eheartbeat_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07version\x18\n \x01(\t\x12\x0f\n\x07run_ids\x18\x0b \x03(\t\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"C\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run\x12\x12\n\njournal_id\x18\x02 \x01(\t\"!\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"1\n\x10WatchRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run\"6\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\njournal_id\x18\x02 \x01(\t\"2\n\x11\x43\x61ncelRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"K\n\x10ListRunsResponse\x12\x1e\n\x04runs\x18\x01 \x03(\x0b\x32\x10.reelmesh.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x19\n\x17\x44\x65scribeInstanceRequest\"C\n\x18\x44\x65scribeInstanceResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance*T\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTAGE_ENCODE\x10\x01\x12\x10\n\x0cSTAGE_SAMPLE\x10\x02\x12\x10\n\x0cSTAGE_DECODE\x10\x03*\xf3\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRUN_STATE_BOUND\x10\x01\x12\x16\n\x12RUN_STATE_ACCEPTED\x10\x02\x12\x15\n\x11RUN_STATE_RUNNING\x10\x03\x12\x15\n\x11RUN_STATE_UNKNOWN\x10\x04\x12\x17\n\x13RUN_STATE_SUCCEEDED\x10\x05\x12\x14\n\x10RUN_STATE_FAILED\x10\x06\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x07\x12\x15\n\x11RUN_STATE_REFUSED\x10\x08\x12\x12\n\x0eRUN_STATE_LOST\x10\t*\x9b\x01\n\rInstanceState\x12\x1e\n\x1aINSTANCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14INSTANCE_STATE_READY\x10\x01\x12\x1b\n\x17INSTANCE_STATE_DRAINING\x10\x02\x12\x1a\n\x16INSTANCE_STATE_SUSPECT\x10\x03\x12\x17\n\x13INSTANCE_STATE_GONE\x10\x04\x32\x90\x03\n\nRunService\x12\x41\n\x06GetRun\x12\x1a.reelmesh.v1.GetRunRequest\x1a\x1b.reelmesh.v1.GetRunResponse\x12I\n\x08WatchRun\x12\x1c.reelmesh.v1.WatchRunRequest\x1a\x1d.reelmesh.v1.WatchRunResponse0\x01\x12J\n\tCancelRun\x12\x1d.reelmesh.v1.CancelRunRequest\x1a\x1e.reelmesh.v1.CancelRunResponse\x12G\n\x08ListRuns\x12\x1c.reelmesh.v1.ListRunsRequest\x1a\x1d.reelmesh.v1.ListRunsResponse\x12_\n\x10\x44\x65scribeInstance\x12$.reelmesh.v1.DescribeInstanceRequest\x1a%.reelmesh.v1.DescribeInstanceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17reelmesh/v1/stage.proto\x12\x0breelmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areelmesh/v1/transfer.proto\"6\n\x08Progress\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"s\n\x07\x46\x61ilure\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12!\n\x05stage\x18\x03 \x01(\x0e\x32\x12.reelmesh.v1.Stage\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x11\n\tresumable\x18\x05 \x01(\x08\"G\n\tPhaseTime\x12\r\n\x05phase\x18\x01 \x01(\t\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"x\n\x07RunSpec\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x12\n\njournal_id\x18\x05 \x01(\t\x12\x13\n\x0blease_token\x18\x06 \x01(\t\"\xa6\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12!\n\x05stage\x18\x02 \x01(\x0e\x32\x12.reelmesh.v1.Stage\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.reelmesh.v1.RunState\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\'\n\x08progress\x18\x05 \x01(\x0b\x32\x15.reelmesh.v1.Progress\x12%\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x14.reelmesh.v1.Failure\x12&\n\x06output\x18\x07 \x01(\x0b\x32\x16.reelmesh.v1.BundleRef\x12.\n\x0foutput_manifest\x18\x08 \x01(\x0b\x32\x15.reelmesh.v1.Manifest\x12\'\n\x07timings\x18\t \x03(\x0b\x32\x16.reelmesh.v1.PhaseTime\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0binstance_id\x18\r \x01(\t\x12\x12\n\ngeneration\x18\x0e \x01(\x03\x12\x18\n\x10\x63\x61ncel_requested\x18\x0f \x01(\x08\x12\x13\n\x0b\x61rtifact_id\x18\x10 \x01(\t\"\xa7\x02\n\x0c\x43\x61pabilities\x12!\n\x05stage\x18\x01 \x01(\x0e\x32\x12.reelmesh.v1.Stage\x12 \n\x05modes\x18\x02 \x03(\x0e\x32\x11.reelmesh.v1.Mode\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x12\x19\n\x11\x63heckpoint_digest\x18\x04 \x01(\t\x12#\n\x06limits\x18\x05 \x01(\x0b\x32\x13.reelmesh.v1.Limits\x12\r\n\x05slots\x18\x06 \x01(\x05\x12\x0e\n\x06layout\x18\x07 \x01(\t\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x1b\n\x13\x63heckpoint_revision\x18\t \x01(\t\x12\r\n\x05loras\x18\n \x03(\t\x12\x11\n\tattention\x18\x0b \x01(\t\x12\r\n\x05\x63\x61\x63he\x18\x0c \x01(\t\"\x98\x03\n\x06Limits\x12\x12\n\nmin_frames\x18\x01 \x01(\x05\x12\x12\n\nmax_frames\x18\x02 \x01(\x05\x12\x1a\n\x12trained_max_frames\x18\x03 \x01(\x05\x12\x12\n\nframe_step\x18\x04 \x01(\x05\x12\x12\n\nframe_base\x18\x05 \x01(\x05\x12\x17\n\x0f\x63\x61nvas_multiple\x18\x06 \x01(\x05\x12\x10\n\x08min_edge\x18\x07 \x01(\x05\x12\x12\n\nmax_pixels\x18\x08 \x01(\x03\x12\x16\n\x0e\x64\x65\x66\x61ult_height\x18\t \x01(\x05\x12\x15\n\rdefault_width\x18\n \x01(\x05\x12\x16\n\x0e\x64\x65\x66\x61ult_frames\x18\x0b \x01(\x05\x12\x1b\n\x13\x64\x65\x66\x61ult_evaluations\x18\x0c \x01(\x05\x12\x17\n\x0fmax_evaluations\x18\r \x01(\x05\x12\x19\n\x11max_prompt_tokens\x18\x0e \x01(\x05\x12\x12\n\nmax_aspect\x18\x0f \x01(\x01\x12\x19\n\x11memory_base_bytes\x18\x10 \x01(\x03\x12\x1c\n\x14memory_per_row_bytes\x18\x11 \x01(\x01\"\xd7\x02\n\x08Instance\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x04 \x01(\t\x12\x12\n\njournal_id\x18\x05 \x01(\t\x12/\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32\x19.reelmesh.v1.Capabilities\x12)\n\x05state\x18\x07 \x01(\x0e\x32\x1a.reelmesh.v1.InstanceState\x12\x12\n\nbusy_slots\x18\x08 \x01(\x05\x12\x32\n\x0eheartbeat_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07version\x18\n \x01(\t\x12\x0f\n\x07run_ids\x18\x0b \x03(\t\x12\x0c\n\x04pool\x18\x0c \x01(\t\x12\x17\n\x0f\x64rain_requested\x18\r \x01(\x08\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"C\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run\x12\x12\n\njournal_id\x18\x02 \x01(\t\"!\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"1\n\x10WatchRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run\"6\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\njournal_id\x18\x02 \x01(\t\"2\n\x11\x43\x61ncelRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"K\n\x10ListRunsResponse\x12\x1e\n\x04runs\x18\x01 \x03(\x0b\x32\x10.reelmesh.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x19\n\x17\x44\x65scribeInstanceRequest\"C\n\x18\x44\x65scribeInstanceResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.reelmesh.v1.Instance*T\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTAGE_ENCODE\x10\x01\x12\x10\n\x0cSTAGE_SAMPLE\x10\x02\x12\x10\n\x0cSTAGE_DECODE\x10\x03*\xf3\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRUN_STATE_BOUND\x10\x01\x12\x16\n\x12RUN_STATE_ACCEPTED\x10\x02\x12\x15\n\x11RUN_STATE_RUNNING\x10\x03\x12\x15\n\x11RUN_STATE_UNKNOWN\x10\x04\x12\x17\n\x13RUN_STATE_SUCCEEDED\x10\x05\x12\x14\n\x10RUN_STATE_FAILED\x10\x06\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x07\x12\x15\n\x11RUN_STATE_REFUSED\x10\x08\x12\x12\n\x0eRUN_STATE_LOST\x10\t*\x9b\x01\n\rInstanceState\x12\x1e\n\x1aINSTANCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14INSTANCE_STATE_READY\x10\x01\x12\x1b\n\x17INSTANCE_STATE_DRAINING\x10\x02\x12\x1a\n\x16INSTANCE_STATE_SUSPECT\x10\x03\x12\x17\n\x13INSTANCE_STATE_GONE\x10\x04\x32\x90\x03\n\nRunService\x12\x41\n\x06GetRun\x12\x1a.reelmesh.v1.GetRunRequest\x1a\x1b.reelmesh.v1.GetRunResponse\x12I\n\x08WatchRun\x12\x1c.reelmesh.v1.WatchRunRequest\x1a\x1d.reelmesh.v1.WatchRunResponse0\x01\x12J\n\tCancelRun\x12\x1d.reelmesh.v1.CancelRunRequest\x1a\x1e.reelmesh.v1.CancelRunResponse\x12G\n\x08ListRuns\x12\x1c.reelmesh.v1.ListRunsRequest\x1a\x1d.reelmesh.v1.ListRunsResponse\x12_\n\x10\x44\x65scribeInstance\x12$.reelmesh.v1.DescribeInstanceRequest\x1a%.reelmesh.v1.DescribeInstanceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reelmesh.v1.stage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STAGE']._serialized_start=2519
-  _globals['_STAGE']._serialized_end=2603
-  _globals['_RUNSTATE']._serialized_start=2606
-  _globals['_RUNSTATE']._serialized_end=2849
-  _globals['_INSTANCESTATE']._serialized_start=2852
-  _globals['_INSTANCESTATE']._serialized_end=3007
+  _globals['_STAGE']._serialized_start=2636
+  _globals['_STAGE']._serialized_end=2720
+  _globals['_RUNSTATE']._serialized_start=2723
+  _globals['_RUNSTATE']._serialized_end=2966
+  _globals['_INSTANCESTATE']._serialized_start=2969
+  _globals['_INSTANCESTATE']._serialized_end=3124
   _globals['_PROGRESS']._serialized_start=133
   _globals['_PROGRESS']._serialized_end=187
   _globals['_FAILURE']._serialized_start=189
@@ -51,31 +51,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUN']._serialized_start=502
   _globals['_RUN']._serialized_end=1052
   _globals['_CAPABILITIES']._serialized_start=1055
-  _globals['_CAPABILITIES']._serialized_end=1272
-  _globals['_LIMITS']._serialized_start=1275
-  _globals['_LIMITS']._serialized_end=1683
-  _globals['_INSTANCE']._serialized_start=1686
-  _globals['_INSTANCE']._serialized_end=1990
-  _globals['_GETRUNREQUEST']._serialized_start=1992
-  _globals['_GETRUNREQUEST']._serialized_end=2023
-  _globals['_GETRUNRESPONSE']._serialized_start=2025
-  _globals['_GETRUNRESPONSE']._serialized_end=2092
-  _globals['_WATCHRUNREQUEST']._serialized_start=2094
-  _globals['_WATCHRUNREQUEST']._serialized_end=2127
-  _globals['_WATCHRUNRESPONSE']._serialized_start=2129
-  _globals['_WATCHRUNRESPONSE']._serialized_end=2178
-  _globals['_CANCELRUNREQUEST']._serialized_start=2180
-  _globals['_CANCELRUNREQUEST']._serialized_end=2234
-  _globals['_CANCELRUNRESPONSE']._serialized_start=2236
-  _globals['_CANCELRUNRESPONSE']._serialized_end=2286
-  _globals['_LISTRUNSREQUEST']._serialized_start=2288
-  _globals['_LISTRUNSREQUEST']._serialized_end=2344
-  _globals['_LISTRUNSRESPONSE']._serialized_start=2346
-  _globals['_LISTRUNSRESPONSE']._serialized_end=2421
-  _globals['_DESCRIBEINSTANCEREQUEST']._serialized_start=2423
-  _globals['_DESCRIBEINSTANCEREQUEST']._serialized_end=2448
-  _globals['_DESCRIBEINSTANCERESPONSE']._serialized_start=2450
-  _globals['_DESCRIBEINSTANCERESPONSE']._serialized_end=2517
-  _globals['_RUNSERVICE']._serialized_start=3010
-  _globals['_RUNSERVICE']._serialized_end=3410
+  _globals['_CAPABILITIES']._serialized_end=1350
+  _globals['_LIMITS']._serialized_start=1353
+  _globals['_LIMITS']._serialized_end=1761
+  _globals['_INSTANCE']._serialized_start=1764
+  _globals['_INSTANCE']._serialized_end=2107
+  _globals['_GETRUNREQUEST']._serialized_start=2109
+  _globals['_GETRUNREQUEST']._serialized_end=2140
+  _globals['_GETRUNRESPONSE']._serialized_start=2142
+  _globals['_GETRUNRESPONSE']._serialized_end=2209
+  _globals['_WATCHRUNREQUEST']._serialized_start=2211
+  _globals['_WATCHRUNREQUEST']._serialized_end=2244
+  _globals['_WATCHRUNRESPONSE']._serialized_start=2246
+  _globals['_WATCHRUNRESPONSE']._serialized_end=2295
+  _globals['_CANCELRUNREQUEST']._serialized_start=2297
+  _globals['_CANCELRUNREQUEST']._serialized_end=2351
+  _globals['_CANCELRUNRESPONSE']._serialized_start=2353
+  _globals['_CANCELRUNRESPONSE']._serialized_end=2403
+  _globals['_LISTRUNSREQUEST']._serialized_start=2405
+  _globals['_LISTRUNSREQUEST']._serialized_end=2461
+  _globals['_LISTRUNSRESPONSE']._serialized_start=2463
+  _globals['_LISTRUNSRESPONSE']._serialized_end=2538
+  _globals['_DESCRIBEINSTANCEREQUEST']._serialized_start=2540
+  _globals['_DESCRIBEINSTANCEREQUEST']._serialized_end=2565
+  _globals['_DESCRIBEINSTANCERESPONSE']._serialized_start=2567
+  _globals['_DESCRIBEINSTANCERESPONSE']._serialized_end=2634
+  _globals['_RUNSERVICE']._serialized_start=3127
+  _globals['_RUNSERVICE']._serialized_end=3527
 # @@protoc_insertion_point(module_scope)

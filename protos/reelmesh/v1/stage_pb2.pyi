@@ -144,7 +144,7 @@ class Run(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., state: _Optional[_Union[RunState, str]] = ..., job_id: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., output: _Optional[_Union[_transfer_pb2.BundleRef, _Mapping]] = ..., output_manifest: _Optional[_Union[_transfer_pb2.Manifest, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTime, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., instance_id: _Optional[str] = ..., generation: _Optional[int] = ..., cancel_requested: _Optional[bool] = ..., artifact_id: _Optional[str] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("stage", "modes", "checkpoint", "checkpoint_digest", "limits", "slots", "layout", "precision")
+    __slots__ = ("stage", "modes", "checkpoint", "checkpoint_digest", "limits", "slots", "layout", "precision", "checkpoint_revision", "loras", "attention", "cache")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     MODES_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,10 @@ class Capabilities(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    LORAS_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     stage: Stage
     modes: _containers.RepeatedScalarFieldContainer[_transfer_pb2.Mode]
     checkpoint: str
@@ -161,7 +165,11 @@ class Capabilities(_message.Message):
     slots: int
     layout: str
     precision: str
-    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., modes: _Optional[_Iterable[_Union[_transfer_pb2.Mode, str]]] = ..., checkpoint: _Optional[str] = ..., checkpoint_digest: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., slots: _Optional[int] = ..., layout: _Optional[str] = ..., precision: _Optional[str] = ...) -> None: ...
+    checkpoint_revision: str
+    loras: _containers.RepeatedScalarFieldContainer[str]
+    attention: str
+    cache: str
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., modes: _Optional[_Iterable[_Union[_transfer_pb2.Mode, str]]] = ..., checkpoint: _Optional[str] = ..., checkpoint_digest: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., slots: _Optional[int] = ..., layout: _Optional[str] = ..., precision: _Optional[str] = ..., checkpoint_revision: _Optional[str] = ..., loras: _Optional[_Iterable[str]] = ..., attention: _Optional[str] = ..., cache: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("min_frames", "max_frames", "trained_max_frames", "frame_step", "frame_base", "canvas_multiple", "min_edge", "max_pixels", "default_height", "default_width", "default_frames", "default_evaluations", "max_evaluations", "max_prompt_tokens", "max_aspect", "memory_base_bytes", "memory_per_row_bytes")
@@ -202,7 +210,7 @@ class Limits(_message.Message):
     def __init__(self, min_frames: _Optional[int] = ..., max_frames: _Optional[int] = ..., trained_max_frames: _Optional[int] = ..., frame_step: _Optional[int] = ..., frame_base: _Optional[int] = ..., canvas_multiple: _Optional[int] = ..., min_edge: _Optional[int] = ..., max_pixels: _Optional[int] = ..., default_height: _Optional[int] = ..., default_width: _Optional[int] = ..., default_frames: _Optional[int] = ..., default_evaluations: _Optional[int] = ..., max_evaluations: _Optional[int] = ..., max_prompt_tokens: _Optional[int] = ..., max_aspect: _Optional[float] = ..., memory_base_bytes: _Optional[int] = ..., memory_per_row_bytes: _Optional[float] = ...) -> None: ...
 
 class Instance(_message.Message):
-    __slots__ = ("instance_id", "endpoint", "generation", "boot_id", "journal_id", "capabilities", "state", "busy_slots", "heartbeat_time", "version", "run_ids")
+    __slots__ = ("instance_id", "endpoint", "generation", "boot_id", "journal_id", "capabilities", "state", "busy_slots", "heartbeat_time", "version", "run_ids", "pool", "drain_requested")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +222,8 @@ class Instance(_message.Message):
     HEARTBEAT_TIME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_IDS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     endpoint: str
     generation: int
@@ -225,7 +235,9 @@ class Instance(_message.Message):
     heartbeat_time: _timestamp_pb2.Timestamp
     version: str
     run_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, instance_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., generation: _Optional[int] = ..., boot_id: _Optional[str] = ..., journal_id: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., state: _Optional[_Union[InstanceState, str]] = ..., busy_slots: _Optional[int] = ..., heartbeat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., version: _Optional[str] = ..., run_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    pool: str
+    drain_requested: bool
+    def __init__(self, instance_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., generation: _Optional[int] = ..., boot_id: _Optional[str] = ..., journal_id: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., state: _Optional[_Union[InstanceState, str]] = ..., busy_slots: _Optional[int] = ..., heartbeat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., version: _Optional[str] = ..., run_ids: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., drain_requested: _Optional[bool] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)

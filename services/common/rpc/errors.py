@@ -43,6 +43,7 @@ class Reason(StrEnum):
     UPLOAD_NOT_FOUND = "UPLOAD_NOT_FOUND"
     OWNER_NOT_FOUND = "OWNER_NOT_FOUND"
     INSTANCE_NOT_FOUND = "INSTANCE_NOT_FOUND"
+    KEY_NOT_FOUND = "KEY_NOT_FOUND"
     OWNER_EXISTS = "OWNER_EXISTS"
     # transfer
     BAD_MANIFEST = "BAD_MANIFEST"
@@ -66,6 +67,14 @@ class Reason(StrEnum):
     STALE_GENERATION = "STALE_GENERATION"
     INSTANCE_HELD = "INSTANCE_HELD"
     JOB_ENDED = "JOB_ENDED"
+    JOB_NOT_ENDED = "JOB_NOT_ENDED"
+    NOT_RESUMABLE = "NOT_RESUMABLE"
+    RUN_NOT_IN_DOUBT = "RUN_NOT_IN_DOUBT"
+    INSTANCE_ALIVE = "INSTANCE_ALIVE"
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    QUEUE_FULL = "QUEUE_FULL"
+    UNKNOWN_POOL = "UNKNOWN_POOL"
+    NO_INSTANCE_FITS = "NO_INSTANCE_FITS"
     BUSY = "BUSY"
     DRAINING = "DRAINING"
     NOT_READY = "NOT_READY"
@@ -135,6 +144,7 @@ TABLE: Mapping[Reason, Entry] = {
     Reason.UPLOAD_NOT_FOUND: Entry(_C.NOT_FOUND, False, "Start a new upload; this one has ended."),
     Reason.OWNER_NOT_FOUND: Entry(_C.NOT_FOUND, False, "Check the owner's id."),
     Reason.INSTANCE_NOT_FOUND: Entry(_C.NOT_FOUND, False, "Register the instance again."),
+    Reason.KEY_NOT_FOUND: Entry(_C.NOT_FOUND, False, "Check the key's id."),
     Reason.OWNER_EXISTS: Entry(_C.ALREADY_EXISTS, False, "Choose another name."),
     Reason.BAD_MANIFEST: Entry(_INVALID, False, "Correct the manifest's named field."),
     Reason.BAD_TENSORS: Entry(
@@ -185,6 +195,30 @@ TABLE: Mapping[Reason, Entry] = {
     ),
     Reason.JOB_ENDED: Entry(
         _C.FAILED_PRECONDITION, False, "The job has ended; nothing changes it."
+    ),
+    Reason.JOB_NOT_ENDED: Entry(
+        _C.FAILED_PRECONDITION, True, "Wait for the job's end, then ask again."
+    ),
+    Reason.NOT_RESUMABLE: Entry(
+        _C.FAILED_PRECONDITION, False, "Make the job again with CreateJob and the same seed."
+    ),
+    Reason.RUN_NOT_IN_DOUBT: Entry(
+        _C.FAILED_PRECONDITION, False, "Only an UNKNOWN run takes a verdict; read its state."
+    ),
+    Reason.INSTANCE_ALIVE: Entry(
+        _C.FAILED_PRECONDITION, False, "Stop the instance, or drain it, before it is removed."
+    ),
+    Reason.QUOTA_EXCEEDED: Entry(
+        _C.RESOURCE_EXHAUSTED,
+        True,
+        "Wait until one of your jobs has ended; the error says how long.",
+    ),
+    Reason.QUEUE_FULL: Entry(
+        _C.RESOURCE_EXHAUSTED, True, "The queue is full for everyone; the error says when to try."
+    ),
+    Reason.UNKNOWN_POOL: Entry(_INVALID, False, "Name a pool or sampler that ListInstances shows."),
+    Reason.NO_INSTANCE_FITS: Entry(
+        _C.FAILED_PRECONDITION, False, "No instance could ever run this; the message says why."
     ),
     Reason.BUSY: Entry(_C.RESOURCE_EXHAUSTED, True, "No slot is free; try later."),
     Reason.DRAINING: Entry(_C.UNAVAILABLE, True, "The service is stopping; try again soon."),

@@ -178,6 +178,13 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
         telemetry.bind(job_id=job.job_id)
         return jobs_pb2.CancelJobResponse(job=job)
 
+    async def WatchJobs(
+        self, request: jobs_pb2.WatchJobsRequest, context: Context
+    ) -> AsyncIterator[jobs_pb2.WatchJobsResponse]:
+        """Not yet."""
+        raise not_yet("WatchJobs", "watch each job with WatchJob")
+        yield
+
     async def ResumeJob(
         self, request: jobs_pb2.ResumeJobRequest, context: Context
     ) -> jobs_pb2.ResumeJobResponse:

@@ -77,6 +77,13 @@ class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
 
         return await self._database.write(create)
 
+    async def ListKeys(
+        self, request: owners_pb2.ListKeysRequest, context: Context
+    ) -> owners_pb2.ListKeysResponse:
+        """Not yet."""
+        require_admin()
+        raise not_yet("ListKeys", "read the table api_key")
+
     async def RevokeKey(
         self, request: owners_pb2.RevokeKeyRequest, context: Context
     ) -> owners_pb2.RevokeKeyResponse:
