@@ -3,7 +3,13 @@
 import os
 from pathlib import Path
 
+import grpc
 import pytest
+
+# grpc.aio ends its poller when its last object is collected, and waits for it there: a test that
+# broke a connection on purpose could then block whatever line the collection happens in. One
+# reference more, and it lives as long as the process.
+grpc.aio.init_grpc_aio()
 
 
 @pytest.fixture(scope="session")

@@ -18,14 +18,11 @@ from typing import Any, Self
 from reelmesh.v1 import (
     artifacts_pb2,
     artifacts_pb2_grpc,
-    instances_pb2,
-    instances_pb2_grpc,
     jobs_pb2,
     jobs_pb2_grpc,
-    owners_pb2,
-    owners_pb2_grpc,
-    stage_pb2,
 )
+from services.cli.calls import call
+from services.cli.operator import Operator
 from services.common.rpc.channel import Peer, calling
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.download import receive_to_file
@@ -37,7 +34,6 @@ TERMINAL = frozenset(
         jobs_pb2.JOB_STATE_CANCELLED,
     }
 )
-_CALL_S = 20.0
 _AGAIN = {Reason.UNREACHABLE, Reason.DRAINING, Reason.REVISION_COMPACTED, Reason.DEADLINE}
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 5.0
 
@@ -51,6 +47,11 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
+    @property
+    def operator(self) -> Operator:
+        """What an admin's key may do besides."""
+        return Operator(self._peer)
+
     async def __aexit__(self, *_: object) -> None:
         await self._peer.close()
 
@@ -60,21 +61,21 @@ class Client:
         stub = jobs_pb2_grpc.JobServiceStub(self._peer.channel)
         for wait_s in (_FIRST_WAIT_S, 1.0):
             try:
-                answer: jobs_pb2.CreateJobResponse = await self._call(stub.CreateJob, request)
+                answer: jobs_pb2.CreateJobResponse = await call(self._peer, stub.CreateJob, request)
             except MeshError as error:
                 if error.reason not in (Reason.UNREACHABLE, Reason.DEADLINE):
                     raise
                 await asyncio.sleep(wait_s)
             else:
                 return answer.job
-        answer = await self._call(stub.CreateJob, request)
+        answer = await call(self._peer, stub.CreateJob, request)
         return answer.job
 
     async def get_job(self, job_id: str) -> jobs_pb2.Job:
         """One job."""
         stub = jobs_pb2_grpc.JobServiceStub(self._peer.channel)
-        answer: jobs_pb2.GetJobResponse = await self._call(
-            stub.GetJob, jobs_pb2.GetJobRequest(job_id=job_id)
+        answer: jobs_pb2.GetJobResponse = await call(
+            self._peer, stub.GetJob, jobs_pb2.GetJobRequest(job_id=job_id)
         )
         return answer.job
 
@@ -84,7 +85,8 @@ class Client:
         jobs: list[jobs_pb2.Job] = []
         token = ""
         while len(jobs) < most:
-            answer: jobs_pb2.ListJobsResponse = await self._call(
+            answer: jobs_pb2.ListJobsResponse = await call(
+                self._peer,
                 stub.ListJobs,
                 jobs_pb2.ListJobsRequest(page_size=most - len(jobs), page_token=token),
             )
@@ -97,10 +99,24 @@ class Client:
     async def cancel_job(self, job_id: str) -> jobs_pb2.Job:
         """Ask a job to stop."""
         stub = jobs_pb2_grpc.JobServiceStub(self._peer.channel)
-        answer: jobs_pb2.CancelJobResponse = await self._call(
-            stub.CancelJob, jobs_pb2.CancelJobRequest(job_id=job_id)
+        answer: jobs_pb2.CancelJobResponse = await call(
+            self._peer, stub.CancelJob, jobs_pb2.CancelJobRequest(job_id=job_id)
         )
         return answer.job
+
+    async def resume_job(self, job_id: str) -> jobs_pb2.Job:
+        """A new job that redoes only what an ended one lacks."""
+        stub = jobs_pb2_grpc.JobServiceStub(self._peer.channel)
+        request = jobs_pb2.ResumeJobRequest(job_id=job_id, request_id=str(uuid.uuid4()))
+        answer: jobs_pb2.ResumeJobResponse = await call(self._peer, stub.ResumeJob, request)
+        return answer.job
+
+    async def get_receipt(self, job_id: str) -> jobs_pb2.Receipt:
+        """What made an ended job's video."""
+        stub = jobs_pb2_grpc.JobServiceStub(self._peer.channel)
+        request = jobs_pb2.GetReceiptRequest(job_id=job_id)
+        answer: jobs_pb2.GetReceiptResponse = await call(self._peer, stub.GetReceipt, request)
+        return answer.receipt
 
     async def watch_job(
         self, job_id: str, on_away: Callable[[MeshError], None] | None = None
@@ -134,8 +150,8 @@ class Client:
     async def get_artifact(self, artifact_id: str) -> artifacts_pb2.Artifact:
         """What an artifact is."""
         stub = artifacts_pb2_grpc.ArtifactServiceStub(self._peer.channel)
-        answer: artifacts_pb2.GetArtifactResponse = await self._call(
-            stub.GetArtifact, artifacts_pb2.GetArtifactRequest(artifact_id=artifact_id)
+        answer: artifacts_pb2.GetArtifactResponse = await call(
+            self._peer, stub.GetArtifact, artifacts_pb2.GetArtifactRequest(artifact_id=artifact_id)
         )
         return answer.artifact
 
@@ -156,31 +172,3 @@ class Client:
             return stub.Download(request, metadata=self._peer.metadata())
 
         await receive_to_file(open_stream, path, progress=progress)
-
-    async def list_instances(self) -> Sequence[stage_pb2.Instance]:
-        """All instances. For an admin's key."""
-        stub = instances_pb2_grpc.InstanceServiceStub(self._peer.channel)
-        answer: instances_pb2.ListInstancesResponse = await self._call(
-            stub.ListInstances, instances_pb2.ListInstancesRequest()
-        )
-        return answer.instances
-
-    async def create_owner(self, name: str, *, admin: bool = False) -> owners_pb2.Owner:
-        """Make an owner. For an admin's key."""
-        stub = owners_pb2_grpc.OwnerServiceStub(self._peer.channel)
-        answer: owners_pb2.CreateOwnerResponse = await self._call(
-            stub.CreateOwner, owners_pb2.CreateOwnerRequest(name=name, admin=admin)
-        )
-        return answer.owner
-
-    async def create_key(self, owner_id: str, label: str) -> owners_pb2.CreateKeyResponse:
-        """Make a key; its secret is in the answer. For an admin's key."""
-        stub = owners_pb2_grpc.OwnerServiceStub(self._peer.channel)
-        answer: owners_pb2.CreateKeyResponse = await self._call(
-            stub.CreateKey, owners_pb2.CreateKeyRequest(owner_id=owner_id, label=label)
-        )
-        return answer
-
-    async def _call(self, method: Any, request: Any) -> Any:
-        async with calling():
-            return await method(request, metadata=self._peer.metadata(), timeout=_CALL_S)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from rich.table import Table
 from rich.text import Text
 
-from reelmesh.v1 import jobs_pb2, stage_pb2
+from reelmesh.v1 import jobs_pb2, owners_pb2, stage_pb2
 
 _COLORS = {
     jobs_pb2.JOB_STATE_SUCCEEDED: "green",
@@ -113,6 +113,69 @@ def instances_table(instances: list[stage_pb2.Instance]) -> Table:
             f"{able.checkpoint} ({able.checkpoint_digest[:12]})",
         )
     return table
+
+
+def receipt_table(receipt: jobs_pb2.Receipt) -> Table:
+    """What made a video, one line a fact."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("job", receipt.job_id)
+    table.add_row("state", jobs_pb2.JobState.Name(receipt.state).removeprefix("JOB_STATE_"))
+    if receipt.resumed_from:
+        table.add_row("resumes", receipt.resumed_from)
+    if receipt.artifact_id:
+        digest = receipt.artifact_sha256.hex()
+        table.add_row("artifact", f"{receipt.artifact_id}, {size(receipt.artifact_size_bytes)}")
+        table.add_row("SHA-256", digest)
+    for run in receipt.runs:
+        attempt, recipe = run.attempt, run.recipe
+        state = stage_pb2.RunState.Name(attempt.state).removeprefix("RUN_STATE_")
+        where = f"{attempt.instance_id} #{attempt.generation}"
+        words = f"{state} on {where}, {recipe.checkpoint} {recipe.checkpoint_digest[:12]}"
+        words += f", {recipe.precision}" + (f", {recipe.layout}" if recipe.layout else "")
+        if attempt.HasField("failure"):
+            words += f", {attempt.failure.reason}"
+        if run.inherited_from:
+            words += f", of {run.inherited_from}"
+        table.add_row(_STAGES.get(attempt.stage, "run"), words)
+    for timing in receipt.timings:
+        table.add_row(timing.phase, f"{timing.duration.ToMilliseconds() / 1000:.3f} s")
+    return table
+
+
+def owners_table(owners: list[owners_pb2.Owner]) -> Table:
+    """One line an owner."""
+    table = Table(
+        "owner", "name", "admin", "running", "waiting", "weight", box=None, pad_edge=False
+    )
+    for owner in owners:
+        quota = owner.quota
+        table.add_row(
+            owner.owner_id,
+            Text(owner.name),
+            "yes" if owner.admin else "",
+            _limit(quota.max_running),
+            _limit(quota.max_waiting),
+            f"{quota.weight:g}",
+        )
+    return table
+
+
+def keys_table(keys: list[owners_pb2.Key]) -> Table:
+    """One line a key."""
+    table = Table("key", "label", "made", "ended", box=None, pad_edge=False)
+    for key in keys:
+        ended = key.HasField("revoke_time")
+        table.add_row(
+            key.key_id,
+            Text(key.label),
+            _ago(key.create_time.ToDatetime(tzinfo=UTC)),
+            _ago(key.revoke_time.ToDatetime(tzinfo=UTC)) if ended else "",
+        )
+    return table
+
+
+def _limit(number: int) -> str:
+    return "no limit" if number < 0 else str(number)
 
 
 def _ago(when: datetime) -> str:

@@ -126,8 +126,8 @@ async def test_foreign_unknown_and_malformed_ids_get_one_answer(mesh: Mesh) -> N
     """For every method that takes an id, byte for byte."""
     async with mesh.client() as client:
         job = await finish(client, (await client.create_job(spec())).job_id)
-        other = await client.create_owner(f"stranger-{uuid.uuid4().hex[:8]}")
-        secret = (await client.create_key(other.owner_id, "test")).secret
+        other = await client.operator.create_owner(f"stranger-{uuid.uuid4().hex[:8]}")
+        secret = (await client.operator.create_key(other.owner_id, "test")).secret
     peer = Peer(f"127.0.0.1:{mesh.port}", secret)
     jobs = jobs_pb2_grpc.JobServiceStub(peer.channel)
     artifacts = artifacts_pb2_grpc.ArtifactServiceStub(peer.channel)

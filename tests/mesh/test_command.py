@@ -17,8 +17,9 @@ from tests.mesh.harness import Mesh, finish, wait_for
 from tests.mesh.test_generate import reelmesh
 
 COMMANDS = (
-    "up", "serve", "migrate", "generate", "jobs", "show", "watch", "cancel", "download",
-    "instances",
+    "up", "serve", "migrate", "generate", "jobs", "show", "watch", "cancel", "download", "resume",
+    "receipt", "instances", "drain", "remove", "resolve", "owners", "quota", "keys create",
+    "keys list", "keys revoke",
 )  # fmt: skip
 
 
@@ -26,7 +27,7 @@ def test_every_command_has_help_with_an_example() -> None:
     """A reader of --help can act on it."""
     for command in COMMANDS:
         done = subprocess.run(
-            [sys.executable, "-m", "services.cli", command, "--help"],
+            [sys.executable, "-m", "services.cli", *command.split(), "--help"],
             capture_output=True,
             text=True,
             check=True,

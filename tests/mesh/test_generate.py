@@ -148,8 +148,8 @@ async def test_artifact_is_its_owners_alone(mesh: Mesh) -> None:
     async with mesh.client() as client:
         job = await client.create_job(spec())
         job = await finish(client, job.job_id)
-        other = await client.create_owner(f"other-{job.job_id[-6:]}")
-        secret = (await client.create_key(other.owner_id, "test")).secret
+        other = await client.operator.create_owner(f"other-{job.job_id[-6:]}")
+        secret = (await client.operator.create_key(other.owner_id, "test")).secret
     async with Client(f"127.0.0.1:{mesh.port}", secret) as stranger:
         answers = set()
         for artifact_id in (job.artifact_id, "art_" + "0" * 32):
