@@ -14,6 +14,7 @@ import json
 import math
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +280,7 @@ def build(out: Path, force: bool = False) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        parameters = _write(beside)
+        parameters = _with_one_thread(lambda: _write(beside))
         beside.chmod(0o755)
         if out.exists():
             shutil.rmtree(out)
@@ -287,6 +288,18 @@ def build(out: Path, force: bool = False) -> int:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return parameters
+
+
+def _with_one_thread(work: Callable[[], int]) -> int:
+    """Run `work` with one torch thread: the last bits of a sum depend on their number."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return work()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def main() -> None:

@@ -122,7 +122,8 @@ class TransferServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Deletes a bundle. Deleting one that is gone already succeeds.
+        """Deletes a bundle. For the registry's role, deleting one that is gone already succeeds; others
+        get the NOT_FOUND of a wrong token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

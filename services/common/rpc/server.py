@@ -71,5 +71,6 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """NOT_SERVING, then let calls under way end; after `grace_s` they are cut."""
         await self._health.enter_graceful_shutdown()
-        if self._server is not None:
-            await self._server.stop(grace_s)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)

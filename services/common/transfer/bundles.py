@@ -50,7 +50,7 @@ def parse_stored(record: dict[str, Any]) -> StoredBundle:
     """The bundle of a record. Raises KeyError or ValueError if it is no such record."""
     try:
         bundle = json_format.ParseDict(record["bundle"], transfer_pb2.Bundle())
-    except json_format.ParseError as error:
+    except (json_format.ParseError, TypeError) as error:
         raise ValueError(str(error)) from error
     sums = tuple(int(value) for value in record["block_crc32c"])
     return StoredBundle(bundle, sums, str(record["upload_id"]), str(record["run_id"]))

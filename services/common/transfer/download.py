@@ -51,5 +51,7 @@ async def receive_to_file(
         upload.retire()
         return path
 
-    landing = Landing(open_stream, begin, lambda upload: Writing(upload, commit), progress, idle_s)
+    landing = Landing(
+        open_stream, begin, lambda upload: Writing(upload, commit), Path.unlink, progress, idle_s
+    )
     return await landing.run(patience or Patience())

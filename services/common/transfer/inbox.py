@@ -47,7 +47,7 @@ class Inbox:
             size_bytes, run_id = int(record["size_bytes"]), str(record["run_id"])
             upload = self._new(path.stem, manifest, size_bytes, run_id, durable=True)
             upload.restore(record)
-        except (KeyError, ValueError, json_format.ParseError):
+        except (KeyError, ValueError, TypeError, json_format.ParseError):
             return  # not a record of ours: what has no entry is removed
         self._uploads[upload.upload_id] = upload
 

@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from reelmesh.v1 import transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.patience import Patience
-from services.common.transfer.pump import attached, in_thread, next_message, receive
+from services.common.transfer.pump import next_message, receive
+from services.common.transfer.threads import attached, in_thread, settled
 from services.common.transfer.uploads import Upload
 from services.common.transfer.writing import Sink
 
@@ -30,7 +31,8 @@ class Stream(Protocol):
 class Landing(Generic[T]):
     """One transfer down. `begin` makes its partial file, `attach` says what it becomes.
 
-    `open_stream` gets the offset to start from. `begin` and `attach` run in threads.
+    `open_stream` gets the offset to start from. `undo` removes what was made when a cancellation
+    comes at the very end. All but `open_stream` run in threads.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Landing(Generic[T]):
         open_stream: Callable[[int], Stream],
         begin: Callable[[transfer_pb2.StreamHeader], Upload],
         attach: Callable[[Upload], Sink[T]],
+        undo: Callable[[T], None],
         progress: Callable[[int, int], None] | None,
         idle_s: float,
     ) -> None:
         self._open_stream = open_stream
         self._begin = begin
         self._attach = attach
+        self._undo = undo
         self._progress = progress
         self._idle_s = idle_s
         self._header: transfer_pb2.StreamHeader | None = None
@@ -75,9 +79,19 @@ class Landing(Generic[T]):
             upload = await in_thread(self._meet, first.header)
             async with attached(lambda: self._attach(upload)) as sink:
                 await receive(messages, sink, self._idle_s, self._tell)
-                return await asyncio.to_thread(sink.finish)
+                return await self._finish(sink)
         finally:
             stream.cancel()
+
+    async def _finish(self, sink: Sink[T]) -> T:
+        finishing = asyncio.create_task(asyncio.to_thread(sink.finish))
+        try:
+            return await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            made = await settled(finishing)  # a thread cannot be cancelled, only undone
+            if made is not None:
+                await in_thread(self._undo, made)
+            raise
 
     def _meet(self, header: transfer_pb2.StreamHeader) -> Upload:
         if self._upload is None:

@@ -48,6 +48,11 @@ async def pull(
         return store.start_upload(header.manifest, header.size_bytes, durable=False)
 
     landing = Landing(
-        open_stream, begin, lambda upload: store.attach(upload.upload_id), progress, idle_s
+        open_stream,
+        begin,
+        lambda upload: store.attach(upload.upload_id),
+        lambda bundle: store.delete(bundle.bundle_id),
+        progress,
+        idle_s,
     )
     return await landing.run(patience or Patience())

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
+
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.bundles import StoredBundle
 from services.common.transfer.chunks import CHUNK_BYTES, fill_chunk, read_block
 from services.common.transfer.store import bundle_not_found
+from services.common.transfer.threads import in_thread, settled
 
 M = TypeVar("M")
 
@@ -38,13 +41,15 @@ async def send_bundle(
     if not 0 <= offset <= size or limit < 0:
         raise MeshError(Reason.BAD_RANGE, f"offset and limit must lie in the {size} bytes")
     end = min(size, offset + limit) if limit else size
-    descriptor = await asyncio.to_thread(_open, path, size)
-    source = _Source(stored, descriptor, end, make)
+    source = _Source(stored, path, end, make)
     upcoming: asyncio.Task[M] | None = None
     try:
+        await in_thread(source.open)
         await _in_time(write(source.header()), idle_s)
         while offset < end:
-            message = await (upcoming or asyncio.to_thread(source.chunk, offset))
+            message: M = await (
+                asyncio.shield(upcoming) if upcoming else in_thread(source.chunk, offset)
+            )
             offset = source.after(offset)
             upcoming = None
             if offset < end:
@@ -52,10 +57,11 @@ async def send_bundle(
             await _in_time(write(message), idle_s)
         await _in_time(write(source.finish()), idle_s)
     finally:
-        if upcoming is not None:
-            await asyncio.wait([upcoming])  # its thread reads from the descriptor
-            upcoming.exception()
-        os.close(descriptor)
+        try:
+            if upcoming is not None:
+                await settled(upcoming)  # its thread reads from the file
+        finally:
+            source.close()
 
 
 async def _in_time(written: Awaitable[Any], idle_s: float) -> None:
@@ -65,29 +71,31 @@ async def _in_time(written: Awaitable[Any], idle_s: float) -> None:
     except TimeoutError:
         words = f"the other end read nothing for {idle_s:g} s"
         raise MeshError(Reason.STREAM_STALLED, words) from None
-
-
-def _open(path: Path, size_bytes: int) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # deleted since it was looked up
-        raise bundle_not_found() from None
-    if os.fstat(descriptor).st_size != size_bytes:
-        os.close(descriptor)
-        raise _corrupt()
-    return descriptor
+    except grpc.aio.InternalError:
+        raise MeshError(Reason.STREAM_INCOMPLETE, "the other end left the stream") from None
 
 
 class _Source:
     """Makes the messages of one stream."""
 
-    def __init__(
-        self, stored: StoredBundle, descriptor: int, end: int, make: Callable[[], Any]
-    ) -> None:
+    def __init__(self, stored: StoredBundle, path: Path, end: int, make: Callable[[], Any]) -> None:
         self._stored = stored
-        self._descriptor = descriptor
+        self._path = path
         self._end = end
         self._make = make
+        self._descriptor = -1
+
+    def open(self) -> None:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:  # deleted since it was looked up
+            raise bundle_not_found() from None
+        if os.fstat(self._descriptor).st_size != self._stored.bundle.size_bytes:
+            raise _corrupt()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def header(self) -> Any:
         message, bundle = self._make(), self._stored.bundle

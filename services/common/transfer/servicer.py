@@ -1,6 +1,5 @@
 """TransferService: the wire's side of a bundle store. Rules are the gate's, bytes the store's."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from reelmesh.v1 import transfer_pb2, transfer_pb2_grpc
@@ -9,9 +8,10 @@ from services.common.rpc.interceptors import Context
 from services.common.transfer.bundles import StoredBundle
 from services.common.transfer.chunks import CHUNK_BYTES
 from services.common.transfer.gate import Gate
-from services.common.transfer.pump import IDLE_S, attached, next_message, receive
+from services.common.transfer.pump import IDLE_S, next_message, receive
 from services.common.transfer.sender import send_bundle
 from services.common.transfer.store import BundleStore
+from services.common.transfer.threads import attached, in_thread
 from services.common.transfer.uploads import Upload, upload_not_found
 
 
@@ -27,7 +27,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
         self, request: transfer_pb2.StartUploadRequest, context: Context
     ) -> transfer_pb2.StartUploadResponse:
         await self._gate.may_write(request.lease)
-        upload = await asyncio.to_thread(
+        upload = await in_thread(
             self._store.start_upload,
             request.manifest,
             request.size_bytes,
@@ -52,7 +52,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
             raise upload_not_found()
         async with attached(lambda: self._store.attach(header.upload_id)) as sink:
             await receive(requests, sink, self._idle_s)
-            bundle = await asyncio.to_thread(sink.finish)
+            bundle = await in_thread(sink.finish)
         return transfer_pb2.WriteResponse(bundle=bundle)
 
     async def GetUpload(
@@ -93,5 +93,5 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
             request.bundle_id, request.read_token
         )
         if stored is not None:
-            await asyncio.to_thread(self._store.delete, stored.bundle.bundle_id)
+            await in_thread(self._store.delete, stored.bundle.bundle_id)
         return transfer_pb2.DeleteResponse()

@@ -4,7 +4,6 @@ Everything here blocks and is safe to call from several threads; nobody calls it
 One process at a time may have a folder open.
 """
 
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,13 +12,11 @@ from reelmesh.v1 import transfer_pb2
 from services.common.ids import is_id, new_id, new_secret
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.bundles import BundleFolder, StoredBundle
-from services.common.transfer.digest import RunningDigest, digest_file
+from services.common.transfer.digest import RunningDigest
+from services.common.transfer.examination import examine
 from services.common.transfer.inbox import Inbox
-from services.common.transfer.manifest import check_manifest, holds_tensors
 from services.common.transfer.space import DiskSpace, disk_errors, free_bytes
-from services.common.transfer.tensors import read_layout
 from services.common.transfer.uploads import Upload
-from services.common.transfer.verification import verify_file
 from services.common.transfer.writing import Finished, Sink, Writing
 
 UPLOAD_TTL_S = 3600.0
@@ -83,7 +80,16 @@ class BundleStore:
 
     def find_upload(self, upload_id: str) -> Upload | StoredBundle:
         """An upload, or the bundle that it became. Raises UPLOAD_NOT_FOUND."""
-        return self._bundles.of_upload(upload_id) or self._inbox.find(upload_id)
+        done = self._bundles.of_upload(upload_id)
+        if done is not None:
+            return done
+        try:
+            return self._inbox.find(upload_id)
+        except MeshError:
+            done = self._bundles.of_upload(upload_id)  # it may have been committed just now
+            if done is None:
+                raise
+            return done
 
     def expire_time(self, upload: Upload) -> datetime:
         """When the upload is deleted if nothing more arrives."""
@@ -159,31 +165,14 @@ class BundleStore:
         if bundle_id is not None and (not is_id("bun", bundle_id) or self._bundles.find(bundle_id)):
             raise MeshError(Reason.BAD_ID, "a bundle needs a fresh id")
         try:
-            stored = self._examine(path, kind, clip, media_type, bundle_id or new_id("bun"))
+            manifest, digest = examine(path, kind, clip, media_type)
+            stored = self._stored(bundle_id or new_id("bun"), manifest, digest)
             with disk_errors():
                 self._bundles.publish(path, stored)
         except (OSError, MeshError):
             path.unlink(missing_ok=True)
             raise
         return stored.bundle
-
-    def _examine(
-        self, path: Path, kind: int, clip: transfer_pb2.Clip | None, media_type: str, bundle_id: str
-    ) -> StoredBundle:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            manifest = transfer_pb2.Manifest(
-                kind=transfer_pb2.BundleKind.Name(kind), media_type=media_type, clip=clip
-            )
-            if holds_tensors(manifest):
-                manifest.tensors.extend(tensor.spec() for tensor in read_layout(descriptor))
-            size_bytes = os.fstat(descriptor).st_size
-            check_manifest(manifest, size_bytes)
-            digest = digest_file(descriptor, size_bytes)
-            verify_file(descriptor, manifest, size_bytes, digest, digest.sha256())
-        finally:
-            os.close(descriptor)
-        return self._stored(bundle_id, manifest, digest)
 
     # Bundles.
 

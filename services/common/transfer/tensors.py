@@ -92,8 +92,7 @@ def check_layout(layout: tuple[PlacedTensor, ...], manifest: transfer_pb2.Manife
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-    if _depth(text) > _MAX_DEPTH:
-        raise _bad("the header is nested too deeply")
+    _check_depth(text)
     try:
         header = json.loads(
             text.decode("utf-8"),
@@ -108,13 +107,13 @@ def _parse(text: bytes) -> dict[str, Any]:
     return header
 
 
-def _depth(text: bytes) -> int:
-    """How deeply the JSON is nested; counted first, because its parser recurses."""
-    depth = deepest = 0
+def _check_depth(text: bytes) -> None:
+    """Refuse deep nesting before the parser sees it, because the parser recurses."""
+    depth = 0
     for bracket in _BRACKET.finditer(_STRING.sub(b"", text)):
         depth += 1 if bracket.group() in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+        if depth > _MAX_DEPTH:
+            raise _bad("the header is nested too deeply")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

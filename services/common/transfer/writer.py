@@ -1,13 +1,10 @@
 """Pushes a file to another service's TransferService, without sending anything twice."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import grpc
 
 from reelmesh.v1 import transfer_pb2, transfer_pb2_grpc
 from services.common.rpc.channel import Peer, calling
@@ -15,7 +12,9 @@ from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.chunks import fill_chunk, read_block
 from services.common.transfer.digest import digest_file
 from services.common.transfer.patience import Patience
-from services.common.transfer.pump import IDLE_S, in_thread
+from services.common.transfer.pump import IDLE_S
+from services.common.transfer.threads import in_thread
+from services.common.transfer.upstream import Upstream
 from services.common.transfer.verification import verify_file
 
 _UNARY_S = 30.0
@@ -44,10 +43,10 @@ async def push(
     The file is verified first: one with wrong tensors or non-finite values is not sent. A broken
     stream is resumed from what the peer has synced. Raises what the peer raises.
     """
-    pushing = await in_thread(_open, peer, path, manifest, lease or transfer_pb2.Lease())
-    pushing.progress, pushing.idle_s = progress, idle_s
+    pushing = _Push(peer, path, manifest, lease or transfer_pb2.Lease(), progress, idle_s)
     budget = (patience or Patience()).budget()
     try:
+        await in_thread(pushing.open)
         while True:
             try:
                 bundle = await pushing.attempt()
@@ -58,35 +57,32 @@ async def push(
         pushing.close()
 
 
-def _open(
-    peer: Peer, path: Path, manifest: transfer_pb2.Manifest, lease: transfer_pb2.Lease
-) -> "_Push":
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        size_bytes = os.fstat(descriptor).st_size
-        digest = digest_file(descriptor, size_bytes)
-        verify_file(descriptor, manifest, size_bytes, digest, digest.sha256())
-    except (OSError, MeshError):
-        os.close(descriptor)
-        raise
-    return _Push(peer, descriptor, manifest, lease, size_bytes, digest.sha256())
-
-
 @dataclass
 class _Push:
     peer: Peer
-    descriptor: int
+    path: Path
     manifest: transfer_pb2.Manifest
     lease: transfer_pb2.Lease
-    size_bytes: int
-    sha256: bytes
-    progress: Callable[[int, int], None] | None = None
-    idle_s: float = IDLE_S
+    progress: Callable[[int, int], None] | None
+    idle_s: float
+    descriptor: int = -1
+    size_bytes: int = 0
+    sha256: bytes = b""
     upload_id: str = ""
     persisted_bytes: int = 0
 
+    def open(self) -> None:
+        """Open the file and verify it."""
+        self.descriptor = os.open(self.path, os.O_RDONLY)
+        self.size_bytes = os.fstat(self.descriptor).st_size
+        digest = digest_file(self.descriptor, self.size_bytes)
+        self.sha256 = digest.sha256()
+        verify_file(self.descriptor, self.manifest, self.size_bytes, digest, self.sha256)
+
     def close(self) -> None:
-        os.close(self.descriptor)
+        """Close the file."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
     async def attempt(self) -> transfer_pb2.Bundle:
         """One stream, from what is persisted; or the bundle, if only its answer was lost."""
@@ -95,10 +91,10 @@ class _Push:
             done = await self._settle(stub)
             if done is not None:
                 return done
-            call = stub.Write(metadata=self.peer.metadata())
+            call = Upstream(stub.Write(metadata=self.peer.metadata()))
             try:
                 await self._send(call)
-                answer = await call
+                answer = await call.answer()
             finally:
                 call.cancel()
         bundle: transfer_pb2.Bundle = answer.bundle
@@ -122,40 +118,31 @@ class _Push:
         self.persisted_bytes = state.persisted_size_bytes
         return None
 
-    async def _send(self, call: Any) -> None:
-        try:
-            await self._write(call, self._header())
-            offset = self.persisted_bytes
-            while offset < self.size_bytes:
-                message = await in_thread(self._chunk, offset)
-                await self._write(call, message)
-                offset = message.chunk.offset + len(message.chunk.data)
-                if self.progress is not None:
-                    self.progress(offset, self.size_bytes)
-            await self._write(call, self._finish())
-            await call.done_writing()
-        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            return  # the call has ended; it knows why better than the write that found out
-
-    async def _write(self, call: Any, message: transfer_pb2.WriteRequest) -> None:
-        try:
-            async with asyncio.timeout(self.idle_s):
-                await call.write(message)
-        except TimeoutError:
-            words = f"the peer took nothing for {self.idle_s:g} s"
-            raise MeshError(Reason.STREAM_STALLED, words) from None
+    async def _send(self, call: Upstream) -> None:
+        """Write what the peer lacks, or up to where the call ends."""
+        if not await call.write(self._header(), self.idle_s):
+            return
+        offset = self.persisted_bytes
+        while offset < self.size_bytes:
+            message, end = await in_thread(self._chunk, offset)
+            if not await call.write(message, self.idle_s):
+                return
+            offset = end
+            if self.progress is not None:
+                self.progress(offset, self.size_bytes)
+        await call.write(self._finish(), self.idle_s)
 
     def _header(self) -> transfer_pb2.WriteRequest:
         header = transfer_pb2.WriteHeader(upload_id=self.upload_id, lease=self.lease)
         return transfer_pb2.WriteRequest(header=header)
 
-    def _chunk(self, offset: int) -> transfer_pb2.WriteRequest:
+    def _chunk(self, offset: int) -> tuple[transfer_pb2.WriteRequest, int]:
         data = read_block(self.descriptor, offset, self.size_bytes)
         if not data:
             raise MeshError(Reason.SIZE_MISMATCH, "the file became shorter while it was sent")
         message = transfer_pb2.WriteRequest()
         fill_chunk(message.chunk, offset, data)
-        return message
+        return message, offset + len(data)
 
     def _finish(self) -> transfer_pb2.WriteRequest:
         finish = transfer_pb2.Finish(size_bytes=self.size_bytes, sha256=self.sha256)

@@ -18,6 +18,7 @@ from services.common.transfer.chunks import CHUNK_BYTES, fill_chunk
 from services.common.transfer.gate import StageGate
 from services.common.transfer.servicer import TransferServicer
 from services.common.transfer.store import BundleStore
+from services.common.transfer.upstream import Upstream
 
 TOKENS = MeshTokens({role: f"token-of-{role}" for role in Role if role is not Role.CLIENT})
 MEDIA = transfer_pb2.BUNDLE_KIND_MEDIA
@@ -85,12 +86,6 @@ def header(upload_id: str) -> transfer_pb2.WriteRequest:
     return transfer_pb2.WriteRequest(header=transfer_pb2.WriteHeader(upload_id=upload_id))
 
 
-async def stream(messages: Iterable[Any]) -> AsyncIterator[Any]:
-    """As a call wants them."""
-    for message in messages:
-        yield message
-
-
 class Service:
     """A store behind a real server."""
 
@@ -134,9 +129,18 @@ class Service:
 
     async def write(self, upload_id: str, messages: Iterable[Any]) -> transfer_pb2.Bundle:
         """One Write stream with a header before `messages`."""
-        call = self.stub.Write(stream([header(upload_id), *messages]), metadata=self.metadata)
-        bundle: transfer_pb2.Bundle = (await call).bundle
+        answer = await self.send([header(upload_id), *messages])
+        bundle: transfer_pb2.Bundle = answer.bundle
         return bundle
+
+    async def send(self, messages: Iterable[Any]) -> transfer_pb2.WriteResponse:
+        """One Write stream of exactly these messages."""
+        call = Upstream(self.stub.Write(metadata=self.metadata))
+        for message in messages:
+            if not await call.write(message, idle_s=10.0):
+                break
+        answer: transfer_pb2.WriteResponse = await call.answer()
+        return answer
 
     async def state(self, upload_id: str) -> transfer_pb2.GetUploadResponse:
         """GetUpload."""
@@ -188,13 +192,14 @@ def opening(
 
 
 class Proxy:
-    """A TCP proxy that counts, stops at a mark, cuts, and can be sent to another port."""
+    """A TCP proxy that counts, holds, cuts, and can be sent to another port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, hold: Callable[["Proxy"], bool]) -> None:
         self.upstream = port
         self.up_bytes = self.down_bytes = 0
-        self.up_mark = self.down_mark = 1 << 60
-        self._go = asyncio.Event()
+        self.holds = False
+        self._hold = hold
+        self._never = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
         self._copies: set[asyncio.Task[None]] = set()
 
@@ -204,14 +209,9 @@ class Proxy:
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
-    @property
-    def waits(self) -> bool:
-        """Whether a mark was reached."""
-        return self.up_bytes >= self.up_mark or self.down_bytes >= self.down_mark
-
     def cut(self) -> None:
         """Break every connection; later ones pass freely and are counted from zero."""
-        self.up_mark = self.down_mark = 1 << 60
+        self._hold = lambda _: False
         self.up_bytes = self.down_bytes = 0
         for writer in self._writers:
             writer.transport.abort()
@@ -234,11 +234,12 @@ class Proxy:
     ) -> None:
         try:
             while data := await source.read(1 << 16):
+                if self._hold(self):
+                    self.holds = True
+                    await self._never.wait()  # nothing passes until `cut` breaks the connection
                 setattr(self, f"{way}_bytes", getattr(self, f"{way}_bytes") + len(data))
                 target.write(data)
                 await target.drain()
-                if self.waits:
-                    await self._go.wait()  # for ever: only `cut` goes on
         except OSError:
             pass
         finally:
@@ -258,7 +259,18 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-async def eventually(condition: Callable[[], Any], what: str, limit_s: float = 10.0) -> Any:
+def holders(path: Path) -> int:
+    """How many descriptors of this process are open on a file."""
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found += link.readlink() == path
+        except OSError:
+            continue
+    return found
+
+
+async def eventually(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
     """What `condition` gives once it is true."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:

@@ -54,12 +54,11 @@ async def test_a_killed_receiver_gets_only_what_is_missing(tmp_path: Path) -> No
     folder, path = tmp_path / "service", tmp_path / "file"
     path.write_bytes(DATA)
     async with process(folder) as (victim, port):
-        proxy = await Proxy(port).start()
-        proxy.up_mark = 30 << 20
+        proxy = await Proxy(port, lambda way: way.up_bytes >= 30 << 20).start()
         peer = Peer(f"127.0.0.1:{proxy.port}", TOKENS.of(Role.STAGE))
         manifest = transfer_pb2.Manifest(kind=MEDIA)
         task = asyncio.create_task(push(peer, path, manifest, patience=STUBBORN))
-        await eventually(lambda: proxy.waits, "most of it is sent")
+        await eventually(lambda: proxy.holds, "most of it is sent")
         records = list((folder / "uploads").glob("*.json"))
 
         def persisted() -> int:
@@ -98,12 +97,11 @@ async def test_a_killed_producer_sends_only_what_is_missing(tmp_path: Path) -> N
         reached = done
 
     async with process(folder) as (victim, port):
-        proxy = await Proxy(port).start()
-        proxy.down_mark = 20 << 20
+        proxy = await Proxy(port, lambda way: way.down_bytes >= 20 << 20).start()
         peer = Peer(f"127.0.0.1:{proxy.port}", TOKENS.of(Role.STAGE))
         ref = transfer_pb2.BundleRef(bundle_id=theirs.bundle_id, read_token=theirs.read_token)
         task = asyncio.create_task(pull(peer, ref, own, progress=progress, patience=STUBBORN))
-        await eventually(lambda: proxy.waits and reached > 16 << 20, "half of it is here")
+        await eventually(lambda: proxy.holds and reached > 16 << 20, "half of it is here")
         kept = reached
         await kill(victim)
     async with process(folder) as (_, port):

@@ -23,10 +23,10 @@ from tests.common.transfer.harness import (
     eventually,
     files,
     header,
+    holders,
     manifest_of,
     safetensors,
     sample,
-    stream,
     wire,
 )
 from tests.common.transfer.test_finite import BAD as NON_FINITE
@@ -138,7 +138,7 @@ async def test_finishing_twice_gives_the_same_bundle(service: Service) -> None:
 async def test_a_stream_begins_with_its_header(service: Service, first: str | None) -> None:
     """Anything else is BAD_STREAM, nothing at all STREAM_INCOMPLETE."""
     messages = {None: [], "chunk": wire(DATA)[:1], "finish": wire(DATA)[-1:]}[first]
-    error = await refused(service.stub.Write(stream(messages), metadata=service.metadata))
+    error = await refused(service.send(messages))
     assert error.reason is (Reason.BAD_STREAM if first else Reason.STREAM_INCOMPLETE)
 
 
@@ -166,23 +166,12 @@ async def test_a_stalled_write_is_cut(tmp_path: Path) -> None:
     await service.stop()
 
 
-def holders(path: Path) -> int:
-    """How many descriptors of this process are open on a file."""
-    found = 0
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            found += link.readlink() == path
-        except OSError:
-            continue
-    return found
-
-
 async def test_a_reader_that_stops_reading_is_cut(tmp_path: Path) -> None:
     """The file is closed after the idle limit and the stream ends STREAM_STALLED."""
     service = await Service(tmp_path, idle_s=0.2).start()
     bundle = service.adopt(sample(48 << 20))
     call = read(service, bundle)
-    await call.read()
+    await anext(aiter(call))
     path = service.store.path(bundle.bundle_id)
     await eventually(lambda: holders(path) == 0, "the file is let go")
     error = await refused(collect(call))
@@ -234,8 +223,7 @@ async def test_the_lease_of_the_start_is_asked_for_again(service: Service) -> No
     assert error.reason is Reason.UPLOAD_NOT_FOUND
     first = header(answer.upload_id)
     first.header.lease.run_id = "run_a"
-    call = service.stub.Write(stream([first, *wire(DATA)]), metadata=service.metadata)
-    assert (await call).bundle.size_bytes == len(DATA)
+    assert (await service.send([first, *wire(DATA)])).bundle.size_bytes == len(DATA)
 
 
 async def test_a_big_tensor_passes_default_channels(service: Service) -> None:

@@ -13,8 +13,9 @@ import pytest
 from reelmesh.v1 import transfer_pb2
 from services.common.ids import new_id
 from services.common.rpc.errors import MeshError, Reason
+from services.common.transfer.partial import SYNC_BYTES
 from services.common.transfer.store import BundleStore
-from services.common.transfer.uploads import SYNC_BYTES, Upload
+from services.common.transfer.uploads import Upload
 from tests.common.transfer.harness import LATENTS, MEDIA, files, safetensors, sample, wire
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

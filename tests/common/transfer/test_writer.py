@@ -10,6 +10,7 @@ from services.common.rpc.channel import Peer
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role
 from services.common.transfer.patience import Patience
+from services.common.transfer.records import read_record
 from services.common.transfer.writer import push
 from tests.common.transfer.harness import (
     MEDIA,
@@ -19,6 +20,7 @@ from tests.common.transfer.harness import (
     Tensors,
     eventually,
     files,
+    holders,
     manifest_of,
     safetensors,
     sample,
@@ -85,15 +87,20 @@ async def test_an_unreachable_peer_is_given_up(tmp_path: Path) -> None:
 async def test_a_broken_push_sends_only_what_is_missing(service: Service, tmp_path: Path) -> None:
     """The connection breaks in the middle; the second stream starts at the persisted size."""
     data = sample(24 << 20)
-    proxy = await Proxy(service.server.port).start()
-    proxy.up_mark = 12 << 20
+    proxy = await Proxy(service.server.port, lambda way: way.up_bytes >= 20 << 20).start()
     peer = Peer(f"127.0.0.1:{proxy.port}", TOKENS.of(Role.STAGE))
     task = asyncio.create_task(push(peer, local(tmp_path, data), PLAIN))
-    await eventually(lambda: proxy.waits, "half of it is sent")
+    await eventually(lambda: proxy.holds, "most of it is sent")
+    port, proxy.upstream = proxy.upstream, 1
     proxy.cut()
+    (part,) = (service.folder / "uploads").glob("*.part")
+    await eventually(lambda: holders(part) == 0, "the service has seen the break")
+    kept = int((read_record(part.with_suffix(".json")) or {})["persisted_bytes"])
+    assert kept
+    proxy.upstream = port
     bundle = (await task).bundle
     assert service.store.path(bundle.bundle_id).read_bytes() == data
-    assert proxy.up_bytes < len(data) - (10 << 20)
+    assert proxy.up_bytes < len(data) - kept + (1 << 20)
     await peer.close()
     await proxy.stop()
 
@@ -101,11 +108,10 @@ async def test_a_broken_push_sends_only_what_is_missing(service: Service, tmp_pa
 async def test_a_lost_answer_is_asked_for(service: Service, tmp_path: Path) -> None:
     """Everything arrived and only the answer was lost: GetUpload gives the bundle."""
     data = sample(2 << 20)
-    proxy = await Proxy(service.server.port).start()
-    proxy.up_mark = len(data) + 200
+    proxy = await Proxy(service.server.port, lambda _: bool(service.store.list())).start()
     peer = Peer(f"127.0.0.1:{proxy.port}", TOKENS.of(Role.STAGE))
     task = asyncio.create_task(push(peer, local(tmp_path, data), PLAIN))
-    await eventually(lambda: proxy.waits and service.store.list(), "the bundle is committed")
+    await eventually(lambda: proxy.holds, "the bundle is committed")
     proxy.cut()
     assert (await task).bundle == service.store.list()[0]
     assert len(service.store.list()) == 1
