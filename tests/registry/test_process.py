@@ -246,7 +246,7 @@ async def test_migrating_needs_the_file_to_itself(process: Process) -> None:
     await process.stop(signal.SIGTERM)
     code, words = await run("migrate")
     assert code == 0
-    assert b"0001" in words
+    assert b"0002" in words
 
 
 async def test_it_starts_within_three_seconds_and_without_torch(tmp_path: Path) -> None:
