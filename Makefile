@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --editable ".[all,dev]"
 	touch $(STAMP)
 
-$(CHECKPOINT)/modular_model_index.json: $(STAMP) tools/tiny_checkpoint.py
+$(CHECKPOINT)/modular_model_index.json: $(STAMP) $(wildcard tools/tiny_*.py)
 	$(BIN)/python -m tools.tiny_checkpoint --out $(CHECKPOINT)
 
 demo: $(STAMP) $(CHECKPOINT)/modular_model_index.json

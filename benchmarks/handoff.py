@@ -134,7 +134,9 @@ async def _consume(folder: Path, producer: dict[str, Any], rounds: int) -> dict[
         for bundle_id, token, source in producer["bundles"]:
             ref = transfer_pb2.BundleRef(bundle_id=bundle_id, read_token=token)
             works: dict[str, Work] = {
-                "ours": partial(pull, peer, ref, store),
+                "ours": partial(
+                    pull, peer, ref, store, temporary=True
+                ),  # as a stage pulls its input
                 "bare": partial(_pull_bare, channel, source, folder / "bare.bin"),
             }
             taken: dict[str, list[float]] = {"ours": [], "bare": []}

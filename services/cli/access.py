@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.common.config import DEFAULT_HOME
+from services.common.config import ServiceSettings, load_settings
 
 KEY_FILE = "client.json"
 
@@ -27,7 +27,7 @@ def find_access(home: Path | None) -> Access:
     address, key = os.environ.get("REELMESH_ADDRESS", ""), os.environ.get("REELMESH_KEY", "")
     if address and key:
         return Access(address, key)
-    folder = (home or Path(os.environ.get("REELMESH_HOME", DEFAULT_HOME))).expanduser()
+    folder = home.expanduser() if home else load_settings(ServiceSettings).home_folder
     path = folder / KEY_FILE
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -37,5 +37,5 @@ def find_access(home: Path | None) -> Access:
             f"no key: {path} does not exist. Start a mesh with `reelmesh up`, name its home with "
             "--home, or set REELMESH_ADDRESS and REELMESH_KEY."
         ) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoAccess(f"cannot read the key file {path}: {error}") from error

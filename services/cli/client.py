@@ -34,7 +34,14 @@ TERMINAL = frozenset(
         jobs_pb2.JOB_STATE_CANCELLED,
     }
 )
-_AGAIN = {Reason.UNREACHABLE, Reason.DRAINING, Reason.REVISION_COMPACTED, Reason.DEADLINE}
+# A server that stops cancels the calls that had just reached it: we cancel no watch of our own so.
+_AGAIN = {
+    Reason.UNREACHABLE,
+    Reason.DRAINING,
+    Reason.CANCELLED,
+    Reason.REVISION_COMPACTED,
+    Reason.DEADLINE,
+}
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 5.0
 
 

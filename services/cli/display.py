@@ -19,6 +19,7 @@ _STAGES = {
     stage_pb2.STAGE_DECODE: "decode",
 }
 _BYTE_PHASES = ("pull", "upload")
+_ID_WIDTH = 36  # of "job_" and 32 digits
 
 
 def state_name(job: jobs_pb2.Job) -> str:
@@ -51,9 +52,23 @@ def size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
+def _table(first: str, *columns: str) -> Table:
+    """A table whose first column, an id to copy, is never cut however narrow the terminal."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, no_wrap=True, min_width=_ID_WIDTH if first != "instance" else None)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def plain(text: str) -> Text:
+    """Somebody's text without what a terminal would obey: control characters become spaces."""
+    return Text("".join(c if c.isprintable() or c == "\n" else " " for c in text))
+
+
 def jobs_table(jobs: list[jobs_pb2.Job]) -> Table:
     """One line a job."""
-    table = Table("job", "state", "now", "clip", "made", "prompt", box=None, pad_edge=False)
+    table = _table("job", "state", "now", "clip", "made", "prompt")
     for job in jobs:
         clip = job.spec.clip
         table.add_row(
@@ -62,7 +77,7 @@ def jobs_table(jobs: list[jobs_pb2.Job]) -> Table:
             describe_stage(job),
             f"{clip.width}x{clip.height}, {clip.frames} f",
             _ago(job.create_time.ToDatetime(tzinfo=UTC)),
-            Text(" ".join(job.spec.prompt.split())[:40]),
+            plain(" ".join(job.spec.prompt.split())[:40]),
         )
     return table
 
@@ -73,8 +88,8 @@ def job_details(job: jobs_pb2.Job) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("job", job.job_id)
     table.add_row("state", Text(state_name(job), style=_COLORS.get(job.state, "")))
-    table.add_row("now", describe_stage(job))
-    table.add_row("prompt", Text(spec.prompt))
+    table.add_row("now", describe_stage(job) + (", cancelling" if job.cancel_requested else ""))
+    table.add_row("prompt", plain(spec.prompt))
     table.add_row("canvas", f"{clip.width}x{clip.height}")
     table.add_row("length", f"{clip.frames} frames, {spec.duration_s:.2f} s")
     table.add_row("seed", str(spec.seed))
@@ -97,10 +112,7 @@ def job_details(job: jobs_pb2.Job) -> Table:
 
 def instances_table(instances: list[stage_pb2.Instance]) -> Table:
     """One line an instance."""
-    table = Table(
-        "instance", "stage", "state", "busy", "endpoint", "start", "checkpoint",
-        box=None, pad_edge=False,
-    )  # fmt: skip
+    table = _table("instance", "stage", "state", "busy", "endpoint", "start", "checkpoint")
     for instance in instances:
         able = instance.capabilities
         table.add_row(
@@ -144,14 +156,12 @@ def receipt_table(receipt: jobs_pb2.Receipt) -> Table:
 
 def owners_table(owners: list[owners_pb2.Owner]) -> Table:
     """One line an owner."""
-    table = Table(
-        "owner", "name", "admin", "running", "waiting", "weight", box=None, pad_edge=False
-    )
+    table = _table("owner", "name", "admin", "running", "waiting", "weight")
     for owner in owners:
         quota = owner.quota
         table.add_row(
             owner.owner_id,
-            Text(owner.name),
+            plain(owner.name),
             "yes" if owner.admin else "",
             _limit(quota.max_running),
             _limit(quota.max_waiting),
@@ -162,12 +172,12 @@ def owners_table(owners: list[owners_pb2.Owner]) -> Table:
 
 def keys_table(keys: list[owners_pb2.Key]) -> Table:
     """One line a key."""
-    table = Table("key", "label", "made", "ended", box=None, pad_edge=False)
+    table = _table("key", "label", "made", "ended")
     for key in keys:
         ended = key.HasField("revoke_time")
         table.add_row(
             key.key_id,
-            Text(key.label),
+            plain(key.label),
             _ago(key.create_time.ToDatetime(tzinfo=UTC)),
             _ago(key.revoke_time.ToDatetime(tzinfo=UTC)) if ended else "",
         )

@@ -1,6 +1,7 @@
 """`reelmesh generate` and `reelmesh watch`: follow a job live, and fetch what it made."""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -73,7 +74,9 @@ async def _follow(client: Client, job_id: str) -> jobs_pb2.Job:
             showing.cancel()
             await asyncio.wait({showing})
             interrupted.clear()
-            if not await _ask_cancel(job_id):
+            cancel = await _ask_cancel(job_id)
+            loop.add_signal_handler(signal.SIGINT, interrupted.set)
+            if not cancel:
                 console.print(f"left running: reelmesh watch {job_id}")
                 sys.exit(exits.INTERRUPTED)
             await client.cancel_job(job_id)
@@ -86,6 +89,13 @@ async def _ask_cancel(job_id: str) -> bool:
     if not sys.stdin.isatty():
         return False
     question = f"\ncancel job {job_id}? (no leaves it running)"
+
+    def leave() -> None:
+        # The thread below waits for a line that will not come.
+        print(f"\nleft running: reelmesh watch {job_id}", file=sys.stderr)
+        os._exit(exits.INTERRUPTED)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, leave)
     try:
         return await asyncio.to_thread(typer.confirm, question, default=False)
     except typer.Abort:

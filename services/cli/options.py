@@ -38,7 +38,9 @@ def check_output(output: Path, force: bool) -> None:
     """Refuse before minutes of GPU time are spent on a file that cannot be written."""
     folder = output.resolve().parent
     if output.is_dir():
-        exits.fail(f"{output} is a folder; name a file", exits.USAGE)
+        exits.fail(f"{output} is a folder; name a file in it", exits.USAGE)
+    if output.exists() and not output.is_file():
+        exits.fail(f"{output} is no regular file; it would be replaced by one", exits.USAGE)
     if output.exists() and not force:
         exits.fail(f"{output} exists; --force overwrites it", exits.USAGE)
     if not folder.is_dir():

@@ -2,8 +2,10 @@
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -74,7 +76,9 @@ def plan(home: Path, port: int, checkpoint: str | None) -> list[Child]:
 async def run(home: Path, port: int, checkpoint: str | None) -> None:
     """Keep a mesh up until Ctrl-C or SIGTERM. Exits with 1 if a service cannot be kept up."""
     children = plan(home, port, checkpoint)
-    (home / "logs").mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / "logs").mkdir(exist_ok=True)
+    _check_ports(port)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -122,7 +126,7 @@ async def _announce(children: list[Child], home: Path, port: int, began: float) 
 
 
 async def _keep(child: Child, stop: asyncio.Event) -> None:
-    """Run a service; start it again when it dies, until it died too often or `stop` is set."""
+    """Run a service; start it again when it ends, until it died too often or `stop` is set."""
     deaths = 0
     while True:
         began = time.monotonic()
@@ -131,6 +135,10 @@ async def _keep(child: Child, stop: asyncio.Event) -> None:
             return
         if code == _EXIT_CONFIGURATION:
             raise GaveUp(f"{child.name} cannot start: {_last_line(child.log)}")
+        if code == 0:
+            # It was drained, or stopped in order by somebody else: an upgrade, not a death.
+            console.print(f"{child.name} was drained (exit code 0); started again")
+            continue
         deaths = 1 if time.monotonic() - began > _STEADY_S else deaths + 1
         if deaths > _RESTARTS:
             raise GaveUp(f"{child.name} died {deaths} times; its log: {child.log}")
@@ -184,6 +192,23 @@ def _ending_with(parent: int) -> Callable[[], None]:
     return prepare
 
 
+def _check_ports(port: int) -> None:
+    """OSError if somebody listens on one of our ports: their answers must not look like ours."""
+    for own in (port, port + 1, port + 10, port + 20, port + 30):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", own))
+            except OSError as error:
+                raise OSError(f"port {own} is in use; choose others with --port") from error
+
+
 def _last_line(log: Path) -> str:
+    """The last thing that a service said, in words: its logs are JSON."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    if not lines:
+        return "it said nothing"
+    try:
+        return str(json.loads(lines[-1])["error"])
+    except (ValueError, KeyError, TypeError):
+        return lines[-1]

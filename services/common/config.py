@@ -7,19 +7,45 @@ own, in the same names in lower case.
 """
 
 import os
+import sys
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 DEFAULT_HOME = Path("~/.reelmesh")
+
+
+S = TypeVar("S", bound="ServiceSettings")
+
+# The services' exit code for "cannot start like this": trying again does not help.
+EXIT_CONFIGURATION = 2
+
+
+def load_settings(kind: type[S]) -> S:
+    """A process's settings; ends it with a sentence and EXIT_CONFIGURATION if they are wrong.
+
+    What a service writes from then on is for its user alone: prompts and tokens are in it.
+    """
+    os.umask(0o077)
+    try:
+        return kind()
+    except ValidationError as error:
+        found = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+        )
+        print(f"wrong settings: {found}", file=sys.stderr)
+    except (SettingsError, tomllib.TOMLDecodeError, OSError) as error:
+        print(f"cannot read the settings: {error}", file=sys.stderr)
+    sys.exit(EXIT_CONFIGURATION)
 
 
 class ServiceSettings(BaseSettings):
@@ -30,7 +56,9 @@ class ServiceSettings(BaseSettings):
     table: ClassVar[str] = ""
 
     home: Path = Field(DEFAULT_HOME, validation_alias="REELMESH_HOME")
-    log_level: str = Field("info", validation_alias="REELMESH_LOG_LEVEL")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", validation_alias="REELMESH_LOG_LEVEL"
+    )
     mesh_tokens: Path | None = Field(None, validation_alias="REELMESH_MESH_TOKENS")
 
     @property
@@ -74,7 +102,8 @@ class ServiceSettings(BaseSettings):
 class StageSettings(ServiceSettings):
     """What every stage is told besides."""
 
-    # host:port of the registry's mesh listener; empty: the stage works alone.
+    # host:port of the registry's mesh listener, of several registries separated by commas; empty:
+    # the stage works alone.
     registry: str = Field("", validation_alias="REELMESH_REGISTRY")
     # A folder or a hub id, loaded by the same code.
     checkpoint: str = Field("MiniMaxAI/MiniMax-H3", validation_alias="REELMESH_CHECKPOINT")
@@ -87,6 +116,8 @@ class StageSettings(ServiceSettings):
     listen: str = ""
     # host:port that others reach this instance by; empty: the one it listens on.
     advertise: str = ""
+    # Group of instances that jobs may name.
+    pool: str = Field("default", pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
     device: str = "auto"
     dtype: str = "auto"
     # torch threads; 0: torch's own choice. The outputs depend on it in their last bits.

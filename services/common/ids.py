@@ -7,9 +7,9 @@ import re
 import secrets
 from typing import Literal
 
-Kind = Literal["job", "art", "up", "bun", "own", "key", "run", "boot", "jrn"]
+Kind = Literal["job", "art", "up", "bun", "own", "key", "run", "boot", "jrn", "rul"]
 
-_ID = re.compile(r"^(job|art|up|bun|own|key|run|boot|jrn)_[0-9a-f]{32}$")
+_ID = re.compile(r"^(job|art|up|bun|own|key|run|boot|jrn|rul)_[0-9a-f]{32}$")
 _INSTANCE = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
 

@@ -2,6 +2,7 @@
 
 from reelmesh.v1 import decoder_pb2_grpc, stage_pb2
 from services.common.checkpoint.components import ModelSettings
+from services.common.config import load_settings
 from services.common.rpc.server import Mount
 from services.common.stage.service import Part, serve
 from services.decoder.config import DecoderSettings
@@ -12,7 +13,7 @@ from services.decoder.servicer import DecoderServicer
 
 def main() -> None:
     """Serve until told to stop."""
-    settings = DecoderSettings()
+    settings = load_settings(DecoderSettings)
     engine = DecoderEngine(
         ModelSettings(settings.checkpoint, settings.device, settings.dtype, settings.threads)
     )

@@ -21,7 +21,6 @@ _PUBLISH_S = 30.0
 
 def deliver_to(registry: Peer) -> Deliver:
     """The delivery of a decoder's outputs to this registry."""
-    stub = mesh_pb2_grpc.MeshServiceStub(registry.channel)
 
     async def deliver(output: Output) -> str:
         spec = output.order.spec
@@ -32,6 +31,7 @@ def deliver_to(registry: Peer) -> Deliver:
                 registry, output.path, output.bundle.manifest, lease, progress=output.report
             )
             timings = {**output.timings, "upload": time.monotonic() - began}
+            stub = mesh_pb2_grpc.MeshServiceStub(registry.channel)
             async with calling():
                 answer: mesh_pb2.PublishResponse = await stub.Publish(
                     mesh_pb2.PublishRequest(

@@ -2,6 +2,7 @@
 
 from reelmesh.v1 import encoder_pb2_grpc, stage_pb2
 from services.common.checkpoint.components import ModelSettings
+from services.common.config import load_settings
 from services.common.rpc.server import Mount
 from services.common.stage.service import Part, serve
 from services.encoder.config import EncoderSettings
@@ -11,7 +12,7 @@ from services.encoder.servicer import EncoderServicer
 
 def main() -> None:
     """Serve until told to stop."""
-    settings = EncoderSettings()
+    settings = load_settings(EncoderSettings)
     engine = EncoderEngine(
         ModelSettings(settings.checkpoint, settings.device, settings.dtype, settings.threads)
     )

@@ -6,16 +6,20 @@ import sys
 
 import structlog
 
+from services.common.config import load_settings
 from services.common.telemetry import configure
 from services.registry.config import RegistrySettings
 from services.registry.database import DatabaseHeld, FileLock
 from services.registry.migration import SchemaMismatch, migrate
+from services.registry.postgres import DatabaseAway
 from services.registry.service import Registry
 
 log = structlog.get_logger()
 
 # The services' code for "cannot start like this": trying again does not help.
 _EXIT_CONFIGURATION = 2
+# The database may only be starting: whoever started us should try again.
+_EXIT_DATABASE_AWAY = 1
 
 
 async def serve(settings: RegistrySettings) -> None:
@@ -41,13 +45,16 @@ def bring_up_to_date(settings: RegistrySettings) -> None:
 
 def main() -> int:
     """Run the registry or its migrations; the exit code."""
-    settings = RegistrySettings()
+    settings = load_settings(RegistrySettings)
     configure("registry", "registry", settings.log_level)
     try:
         if sys.argv[1:] == ["migrate"]:
             bring_up_to_date(settings)
         else:
             asyncio.run(serve(settings))
+    except DatabaseAway as error:
+        log.error("cannot_start", error=str(error))
+        return _EXIT_DATABASE_AWAY
     except (DatabaseHeld, SchemaMismatch, OSError) as error:
         log.error("cannot_start", error=str(error))
         return _EXIT_CONFIGURATION

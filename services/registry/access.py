@@ -4,7 +4,7 @@ from services.common import telemetry
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Identity, Role
 from services.registry.database import Database
-from services.registry.records.owners import find_by_secret
+from services.registry.records.owners import find_key
 
 
 class KeyAccess:
@@ -15,8 +15,9 @@ class KeyAccess:
 
     async def authenticate(self, key: str) -> Identity:
         """The key's owner, or UNAUTHENTICATED, whatever is wrong with the key."""
-        owner = await self._database.read(lambda session: find_by_secret(session, key))
-        if owner is None:
+        found = await self._database.read(lambda session: find_key(session, key))
+        if found is None:
             raise MeshError(Reason.UNAUTHENTICATED, "the API key is not valid here")
+        known, owner = found
         telemetry.bind(owner_id=owner.owner_id)
-        return Identity(role=Role.CLIENT, owner_id=owner.owner_id, admin=owner.admin)
+        return Identity(Role.CLIENT, owner.owner_id, owner.admin, known.key_id)

@@ -1,5 +1,6 @@
 """Instances that refused a run lately: asking them again at once would only be refused again."""
 
+import math
 import time
 from collections.abc import Collection
 
@@ -20,3 +21,7 @@ class Backoff:
         now = time.monotonic()
         self._until = {name: until for name, until in self._until.items() if until > now}
         return set(instance_ids) - set(self._until)
+
+    def next_s(self) -> float:
+        """How soon the next one may be asked again."""
+        return max(0.0, min(self._until.values(), default=math.inf) - time.monotonic())

@@ -22,7 +22,7 @@ async def bootstrap_local_owner(database: Database, key_file: Path, address: str
     """See to it that `key_file` (mode 0600) holds {"address", "owner_id", "key"} that work.
 
     A key that this database knows is kept; otherwise, as with a new database, one is made for the
-    owner "local", an admin.
+    owner "local", an admin without limits.
     """
     known = _read(key_file)
 
@@ -30,7 +30,10 @@ async def bootstrap_local_owner(database: Database, key_file: Path, address: str
         owner = find_by_secret(session, known.get("key", ""))
         if owner is not None:
             return {"address": address, "owner_id": owner.owner_id, "key": known["key"]}
-        local = find_by_name(session, LOCAL_OWNER) or create_owner(session, LOCAL_OWNER, admin=True)
+        local = find_by_name(session, LOCAL_OWNER)
+        if local is None:
+            local = create_owner(session, LOCAL_OWNER, admin=True)
+            local.max_running = local.max_waiting = -1
         _, secret = create_key(session, local.owner_id, f"made for {key_file.name}")
         return {"address": address, "owner_id": local.owner_id, "key": secret}
 

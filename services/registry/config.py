@@ -1,5 +1,7 @@
 """Settings of the registry: `REELMESH_REGISTRY_*`, and the table `registry` of the config file."""
 
+import hashlib
+import socket
 from pathlib import Path
 from typing import ClassVar
 
@@ -7,6 +9,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
+from services.registry.limits import Limits
 
 
 class RegistrySettings(ServiceSettings):
@@ -17,7 +20,13 @@ class RegistrySettings(ServiceSettings):
 
     client_listen: str = "127.0.0.1:7400"
     mesh_listen: str = "127.0.0.1:7401"
-    database_url: str = ""
+    # host:port that stages reach the mesh listener by; empty: the one it listens on.
+    advertise: str = ""
+    # A SQLite file, or PostgreSQL (postgresql://user:password@host/name): then several registries
+    # may share it, with one folder of artifacts.
+    database_url: str = Field("", repr=False)
+    # This registry's name among those that share a database; empty: its host and mesh address.
+    replica: str = ""
     # Artifacts and what is being uploaded; empty: the home's own.
     artifacts: Path | None = None
     # Where the local owner's key is written at the first start; empty: the home's own.
@@ -35,7 +44,21 @@ class RegistrySettings(ServiceSettings):
     refusal_backoff_s: float = Field(1.0, gt=0)
     # Encoded jobs that may wait for each sampler slot.
     encoded_ahead: int = Field(2, ge=1)
+    # Limits of an owner that has none of its own: jobs that hold a sampler, and jobs besides them
+    # that are not sampled yet. -1: none.
+    max_running: int = Field(1, ge=-1)
+    max_waiting: int = Field(2, ge=-1)
+    # Jobs that may wait for the samplers of a pool, for each that is not GONE; at least 2 may.
+    # -1: no limit.
+    waiting_per_sampler: float = Field(2.0, ge=-1)
+    # What a refused client is told to wait while no time of a stage was measured.
+    retry_s: float = Field(30.0, gt=0)
+    # How long after a job's end its latents are kept and it can be resumed from them.
     latents_retention_s: float = Field(24 * 3600.0, ge=0)
+    # Outputs that are copied from stages at the same time.
+    copies_at_once: int = Field(2, ge=1)
+    # How long a job's changes can be watched again; a live job's newest is kept anyway.
+    event_retention_s: float = Field(7 * 24 * 3600.0, gt=0)
     stream_idle_s: float = Field(30.0, gt=0)
     upload_expiry_s: float = Field(3600.0, gt=0)
     stop_grace_s: float = Field(5.0, ge=0)
@@ -46,9 +69,20 @@ class RegistrySettings(ServiceSettings):
         return self.home_folder / "registry"
 
     @property
+    def limits(self) -> Limits:
+        """What owners and pools may have."""
+        return Limits(self.max_running, self.max_waiting, self.waiting_per_sampler, self.retry_s)
+
+    @property
     def url(self) -> str:
         """The database: a SQLite file in `folder` unless configured."""
         return self.database_url or f"sqlite:///{self.folder / 'registry.db'}"
+
+    @property
+    def replica_id(self) -> str:
+        """This registry among those on its database: the same at its next start."""
+        name = self.replica or f"{socket.gethostname()} {self.mesh_listen} {self.folder}"
+        return f"rep_{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     @property
     def artifact_folder(self) -> Path:

@@ -3,12 +3,18 @@
 On SQLite a write begins IMMEDIATE and only one is open at a time in this process, and a lock file
 keeps every other registry out; so no statement ever waits for a lock that it could lose. Reads see
 a snapshot (WAL) and wait for nobody.
+
+On PostgreSQL a write is READ COMMITTED and locks what it decides on; one that loses against
+another transaction is run again. A read sees one snapshot (REPEATABLE READ), as on SQLite. While
+the server is away every call fails UNAVAILABLE, and the next one tries to connect.
 """
 
 import asyncio
 import fcntl
 import os
+import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,12 +23,28 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session
+
+from services.common.rpc.errors import MeshError, Reason
+from services.registry.postgres import (
+    is_away,
+    is_conflict,
+    is_cut,
+    is_duplicate,
+    is_postgres,
+    make_postgres_engine,
+)
 
 T = TypeVar("T")
 
 _TOUCHED = "touched"
-_READERS = 4
+_READERS = _WRITERS = 4
+# A transaction that lost against another is run again, this often in all.
+_ATTEMPTS = 6
+_PAUSE_S = 0.02
+_RETRY_S = 1.0
 
 
 class DatabaseHeld(Exception):
@@ -31,8 +53,8 @@ class DatabaseHeld(Exception):
 
 def make_engine(url: str) -> Engine:
     """An engine for `url`; on SQLite with WAL, foreign keys and explicit BEGINs."""
-    if not is_sqlite(url):
-        return create_engine(url)
+    if is_postgres(url):
+        return make_postgres_engine(url)
     sqlite_path(url).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": 5.0, "check_same_thread": False})
 
@@ -55,7 +77,7 @@ def make_engine(url: str) -> Engine:
 
 def is_sqlite(url: str) -> bool:
     """Whether the URL names a SQLite file."""
-    return make_url(url).get_backend_name() == "sqlite"
+    return not is_postgres(url) and make_url(url).get_backend_name() == "sqlite"
 
 
 def sqlite_path(url: str) -> Path:
@@ -75,13 +97,58 @@ class Database:
         self._engine = engine
         self._on_commit = on_commit
         self._sqlite = engine.dialect.name == "sqlite"
+        self._snapshots = engine
+        if not self._sqlite:
+            self._snapshots = engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
         self._turn = threading.Lock()
         # SQLite takes one writer at a time, so one thread is all that writing can use.
-        self._writers = ThreadPoolExecutor(1 if self._sqlite else _READERS, "write")
+        self._writers = ThreadPoolExecutor(1 if self._sqlite else _WRITERS, "write")
         self._readers = ThreadPoolExecutor(_READERS, "read")
 
     def transact(self, work: Callable[[Session], T]) -> tuple[T, frozenset[str]]:
-        """`work` in one write transaction, in this thread: its answer, and what it touched."""
+        """`work` in one write transaction, in this thread: its answer, and what it touched.
+
+        Run again if the transaction lost against another one or its connection was cut before the
+        commit, so `work` must be able to begin anew. UNREACHABLE if the database is away.
+        """
+        return self._guarded(lambda: self._transact(work))
+
+    def inspect(self, work: Callable[[Session], T]) -> T:
+        """`work` on one snapshot, in this thread. It must not write. UNREACHABLE as `transact`."""
+        return self._guarded(lambda: self._inspect(work))
+
+    def _guarded(self, once: Callable[[], T]) -> T:
+        try:
+            return self._attempt(once)
+        except (DBAPIError, PoolTimeout) as error:
+            if not self._sqlite and (is_conflict(error) or is_away(error)):
+                raise _unreachable() from error
+            raise
+
+    def _attempt(self, once: Callable[[], T]) -> T:
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return once()
+            except (DBAPIError, PoolTimeout) as error:
+                if not self._may_retry(error):
+                    raise
+                if not is_cut(error):
+                    time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))
+        return once()
+
+    def _may_retry(self, error: Exception) -> bool:
+        """Whether the same work may succeed now; raises UNREACHABLE if the server is away."""
+        if self._sqlite:
+            return False
+        if is_conflict(error) or is_duplicate(error) or is_cut(error):
+            return True
+        if is_away(error):
+            raise _unreachable() from error
+        return False
+
+    def _transact(self, work: Callable[[Session], T]) -> tuple[T, frozenset[str]]:
         with ExitStack() as stack:
             if self._sqlite:
                 stack.enter_context(self._turn)
@@ -89,8 +156,19 @@ class Database:
             connection = connection.execution_options(write=True)
             session = stack.enter_context(Session(connection, expire_on_commit=False))
             answer = work(session)
-            session.commit()
+            session.flush()
+            try:
+                session.commit()
+            except DBAPIError as error:
+                if self._sqlite or is_conflict(error):
+                    raise
+                # It may have been written: only whoever asks again can know.
+                raise _unreachable() from error
             return answer, frozenset(session.info.get(_TOUCHED, ()))
+
+    def _inspect(self, work: Callable[[Session], T]) -> T:
+        with self._snapshots.connect() as connection, Session(connection) as session:
+            return work(session)
 
     async def write(self, work: Callable[[Session], T]) -> T:
         """`work` in one write transaction in a thread; whoever waits for what it touched wakes.
@@ -109,18 +187,19 @@ class Database:
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """`work` on one snapshot in a thread. It must not write."""
-
-        def inspect() -> T:
-            with self._engine.connect() as connection, Session(connection) as session:
-                return work(session)
-
-        return await asyncio.get_running_loop().run_in_executor(self._readers, inspect)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self.inspect, work)
 
     def close(self) -> None:
         """Finish what is under way and close the connections."""
         self._writers.shutdown(wait=True)
         self._readers.shutdown(wait=True)
         self._engine.dispose()
+
+
+def _unreachable() -> MeshError:
+    words = "the registry cannot reach its database now; ask again"
+    return MeshError(Reason.UNREACHABLE, words, retry_after_s=_RETRY_S)
 
 
 class FileLock:

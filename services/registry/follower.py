@@ -5,12 +5,15 @@ here is remembered: a restarted registry follows the same run from its row alone
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import aclosing
+from datetime import timedelta
 
 import grpc
 import structlog
 
-from reelmesh.v1 import stage_pb2
+from reelmesh.v1 import stage_pb2, transfer_pb2
 from services.common import telemetry
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.reader import pull
@@ -57,6 +60,7 @@ class Follower:
         store: BundleStore,
         backoff: Backoff,
         ask_interval_s: float,
+        address: Callable[[], str],
     ) -> None:
         self._database = database
         self._signals = signals
@@ -66,6 +70,8 @@ class Follower:
         self._store = store
         self._backoff = backoff
         self._ask_interval_s = ask_interval_s
+        # Where stages reach the registry, for our own copies.
+        self._address = address
         self.dropped_reports = 0
 
     async def follow(self, run_id: str) -> RunState | None:
@@ -104,15 +110,32 @@ class Follower:
         if not await self._database.write(lambda session: mark_sent(session, run.run_id)):
             return None
         try:
-            report = await self._calls.start(self._peers.peer(binding.endpoint), binding)
+            source = self._source(binding)
+            report = await self._calls.start(self._peers.peer(binding.endpoint), binding, source)
         except MeshError as error:
             log.warning("start_not_answered", reason=error.reason, error=error.message)
+            if error.reason is Reason.STALE_RUN:
+                # The one start that was ever sent met another generation or journal: it did not
+                # take the run, and says so itself.
+                self._backoff.add(run.instance_id)
+                await self._database.write(
+                    lambda session: apply_event(session, run.run_id, RunEvent.NEVER_RAN)
+                )
+                return None
             await self._database.write(lambda session: apply_doubt(session, run.run_id))
             if error.code in _HOPELESS:
-                return make_failure(error.reason, error.message, run.stage)
+                return make_failure(error.reason, error.message, run.stage, resumable=False)
             return None
         await self._take(binding, report)
         return None
+
+    def _source(self, binding: Binding) -> transfer_pb2.BundleRef | None:
+        """The input of the run, where it can be read now."""
+        source = binding.source
+        if source is None:
+            return None
+        reachable = source.held and self._peers.is_open(source.endpoint)
+        return source.ref(reachable, self._address())
 
     async def _look(
         self, binding: Binding, hopeless: stage_pb2.Failure | None, news: asyncio.Event
@@ -136,7 +159,7 @@ class Follower:
                 raise
             return await self._bury(binding, hopeless)
         if answer.journal_id != run.journal_id:
-            return self._drop(answer.run)
+            return self.drop(answer.run)
         return await self._take(binding, answer.run)
 
     async def _bury(self, binding: Binding, hopeless: stage_pb2.Failure | None) -> Outcome:
@@ -184,12 +207,13 @@ class Follower:
             self._backoff.add(binding.run.instance_id)
         outcome = await self._database.write(lambda session: apply_report(session, run_id, report))
         if outcome is Outcome.FOREIGN:
-            return self._drop(report)
+            return self.drop(report)
         if outcome is Outcome.UNPUBLISHED:
             await self._collect(binding, report)
         return outcome
 
-    def _drop(self, report: stage_pb2.Run) -> Outcome:
+    def drop(self, report: stage_pb2.Run) -> Outcome:
+        """Count a report that changes nothing."""
         self.dropped_reports += 1
         log.warning(
             "report_dropped",
@@ -201,10 +225,13 @@ class Follower:
 
     async def _collect(self, binding: Binding, report: stage_pb2.Run) -> None:
         """Fetch an MP4 that its decoder could not deliver, and publish it."""
-        run = binding.run
+        run, began = binding.run, time.monotonic()
         try:
             bundle = await pull(self._peers.peer(binding.endpoint), report.output, self._store)
-            await self._publisher.publish_bundle(run.run_id, binding.job, bundle.bundle_id)
+            timings = stage_pb2.Run(timings=report.timings).timings
+            fetched = timings.add(phase="upload").duration
+            fetched.FromTimedelta(timedelta(seconds=time.monotonic() - began))
+            await self._publisher.publish_bundle(run.run_id, binding.job, bundle.bundle_id, timings)
         except MeshError as error:
             if error.reason in (Reason.JOB_ENDED, Reason.STALE_RUN):
                 return

@@ -1,19 +1,28 @@
-"""Who may move bytes to the registry: a decode run, with the lease of its own binding."""
+"""Who may move bytes to and from the registry: a decode run with the lease of its own binding, and
+whoever was given the token of one of our copies.
+"""
+
+import asyncio
+import hmac
 
 from reelmesh.v1 import transfer_pb2
+from services.common.ids import is_id
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role, require_role
 from services.common.transfer.bundles import StoredBundle
 from services.common.transfer.store import bundle_not_found
 from services.registry.database import Database
 from services.registry.records import artifacts
+from services.registry.records.copies import forget_copy
+from services.registry.shelf import Shelf
 
 
 class RegistryGate:
-    """A lease opens and writes; nothing is read or deleted from outside."""
+    """A lease opens and writes; a token reads a copy; nothing is deleted from outside."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, shelf: Shelf) -> None:
         self._database = database
+        self._shelf = shelf
 
     async def may_write(self, lease: transfer_pb2.Lease) -> None:
         """STALE_RUN without a valid lease, JOB_ENDED after a cancel.
@@ -29,9 +38,18 @@ class RegistryGate:
         artifacts.check_publishable(run, job)
 
     async def may_read(self, bundle_id: str, read_token: str) -> StoredBundle:
-        """Never: artifacts are downloaded, by their owners."""
+        """A copy, with its token. Artifacts are downloaded, by their owners."""
         require_role(Role.STAGE)
-        raise bundle_not_found()
+        stored = await asyncio.to_thread(self._shelf.find, bundle_id)
+        if stored is None and is_id("bun", bundle_id):
+            # If a row names it, its file has gone: nobody is to be sent here for it again.
+            await self._database.write(lambda session: forget_copy(session, bundle_id, read_token))
+        # Compared also when there is no copy, so that the time tells nothing either.
+        secret = stored.bundle.read_token if stored else "none"
+        opened = hmac.compare_digest(secret.encode(), read_token.encode())
+        if stored is None or not opened:
+            raise bundle_not_found()
+        return stored
 
     async def may_delete(self, bundle_id: str, read_token: str) -> StoredBundle | None:
         """Never."""

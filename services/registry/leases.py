@@ -1,47 +1,37 @@
-"""Leases of the instances, by this process's monotonic clock: no change of the date expires one."""
+"""Leases of the instances: one that is not heard for a whole lease is SUSPECT.
+
+A heartbeat may reach any registry; each of them sees it in the database.
+"""
 
 import asyncio
-import time
 from functools import partial
 
 import structlog
 
 from services.registry.database import Database
-from services.registry.records.instances import present, suspect
+from services.registry.records.instances import heard, suspect
+from services.registry.sightings import Sightings
 
 log = structlog.get_logger()
 
 
 class Leases:
-    """When each instance has to be heard again. Kept in memory: a restart grants full leases."""
+    """Suspects instances whose lease is over."""
 
-    def __init__(self, database: Database, lease_s: float) -> None:
+    def __init__(self, database: Database, sightings: Sightings) -> None:
         self._database = database
-        self._lease_s = lease_s
-        self._until: dict[str, float] = {}
-
-    def grant(self, instance_id: str) -> None:
-        """It was heard: one full lease from now on."""
-        self._until[instance_id] = time.monotonic() + self._lease_s
+        self._sightings = sightings
 
     async def run(self) -> None:
-        """Suspect every instance whose lease expires, until cancelled."""
-        for instance in await self._database.read(present):
-            self._until.setdefault(instance.instance_id, time.monotonic() + self._lease_s)
-        pause_s = min(1.0, self._lease_s / 8)
-        looked = time.monotonic()
+        """Look again and again, until cancelled."""
         while True:
-            await asyncio.sleep(pause_s)
-            now = time.monotonic()
-            if now - looked > self._lease_s / 2:
-                # We ourselves stood still, and heard nobody: that says nothing of them.
-                for instance_id in self._until:
-                    self.grant(instance_id)
-            looked = now
-            await self._expire(now)
+            await self.look()
+            await asyncio.sleep(self._sightings.pause_s)
 
-    async def _expire(self, now: float) -> None:
-        for instance_id in [name for name, until in self._until.items() if until <= now]:
-            del self._until[instance_id]
-            if await self._database.write(partial(suspect, instance_id=instance_id)):
+    async def look(self) -> None:
+        """Suspect every instance that was not heard for a whole lease."""
+        beats = await self._database.read(heard)
+        for instance_id in self._sightings.look(beats):
+            change = partial(suspect, instance_id=instance_id, heard_time=beats[instance_id])
+            if await self._database.write(change):
                 log.warning("instance_suspect", suspected=instance_id)

@@ -2,7 +2,7 @@
 
 One pure, table-driven module (no I/O, no SQL, no gRPC), so that what may happen can be read in
 one place and tested exhaustively. Whoever stores a state asks here first; what the tables do not
-name does not happen.
+name does not happen. Longer than most modules, because the tables belong side by side.
 """
 
 from collections.abc import Mapping
@@ -59,6 +59,9 @@ class RunEvent(StrEnum):
     DISCLAIMED = "DISCLAIMED"
     # An operator confirmed that the host is off.
     REMOVED = "REMOVED"
+    # An operator's verdicts on a run in doubt.
+    RULED_NEVER_RAN = "RULED_NEVER_RAN"
+    RULED_FAILED = "RULED_FAILED"
 
 
 class JobState(StrEnum):
@@ -77,15 +80,19 @@ class JobEvent(StrEnum):
 
     # A stage is bound to an instance.
     BOUND = "BOUND"
-    # Its first stage was not taken: back to its place in the queue.
+    # The first thing it does was not taken: back to its place in the queue.
     REQUEUED = "REQUEUED"
-    # A later stage was not taken: it waits for that stage again.
+    # A later one was not taken: it waits for that stage again.
     RETURNED = "RETURNED"
     DOUBTED = "DOUBTED"
     SETTLED = "SETTLED"
     STAGE_DONE = "STAGE_DONE"
     PUBLISHED = "PUBLISHED"
     STAGE_FAILED = "STAGE_FAILED"
+    # The output that its stage needs is nowhere any more.
+    INPUT_LOST = "INPUT_LOST"
+    # A definite failure, and the job may go on by itself: its stage is queued again.
+    RESUMED = "RESUMED"
     CANCELLED = "CANCELLED"
 
 
@@ -104,6 +111,7 @@ class InstanceEvent(StrEnum):
     REGISTERED = "REGISTERED"
     HEARD_SERVING = "HEARD_SERVING"
     HEARD_DRAINING = "HEARD_DRAINING"
+    DRAIN_REQUESTED = "DRAIN_REQUESTED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     REMOVED = "REMOVED"
 
@@ -151,6 +159,9 @@ RUNS: Mapping[tuple[RunState, RunEvent], RunState] = {
     (_R.UNKNOWN, _E.NEVER_RAN): _R.REFUSED,
     (_R.BOUND, _E.ANSWER_LOST): _R.UNKNOWN,
     (_R.UNKNOWN, _E.ANSWER_LOST): _R.UNKNOWN,
+    # Only a doubt takes a verdict.
+    (_R.UNKNOWN, _E.RULED_NEVER_RAN): _R.REFUSED,
+    (_R.UNKNOWN, _E.RULED_FAILED): _R.FAILED,
     # Only what was accepted can be disclaimed.
     (_R.ACCEPTED, _E.DISCLAIMED): _R.LOST,
     (_R.RUNNING, _E.DISCLAIMED): _R.LOST,
@@ -166,6 +177,9 @@ JOBS: Mapping[tuple[JobState, JobEvent], JobState] = {
     (_J.QUEUED, _V.BOUND): _J.RUNNING,
     (_J.RUNNING, _V.BOUND): _J.RUNNING,
     **{(state, _V.CANCELLED): _J.CANCELLED for state in JOB_LIVE},
+    # A job that waits for a stage, though it has not begun: it inherited what is lost now.
+    **{(state, _V.INPUT_LOST): _J.FAILED for state in (_J.QUEUED, _J.RUNNING)},
+    **{(state, _V.RESUMED): _J.RUNNING for state in JOB_LIVE},
     **{
         (state, event): after
         for state in (_J.RUNNING, _J.VERIFYING)
@@ -196,6 +210,10 @@ INSTANCES: Mapping[tuple[InstanceState, InstanceEvent], InstanceState] = {
             _N.LEASE_EXPIRED: _I.SUSPECT,
         }.items()
     },
+    # Nothing is bound to it from now on, before it has heard of it too.
+    (_I.READY, _N.DRAIN_REQUESTED): _I.DRAINING,
+    (_I.DRAINING, _N.DRAIN_REQUESTED): _I.DRAINING,
+    (_I.SUSPECT, _N.DRAIN_REQUESTED): _I.SUSPECT,
 }
 
 S = TypeVar("S", bound=StrEnum)
@@ -270,20 +288,41 @@ def absence_event(*, accepted: bool) -> RunEvent:
     return RunEvent.DISCLAIMED if accepted else RunEvent.NEVER_RAN
 
 
+# What a run ends by without a doubt left: it is over, and nothing of it works on somewhere.
+_DEFINITE = frozenset({_E.REPORTED_FAILED, _E.REMOVED})
+
+
+def may_resume(event: RunEvent, *, resumable: bool, resumes: int, allowed: int) -> bool:
+    """Whether a job goes on by itself after one of its runs has ended badly by `event`.
+
+    `resumable` is the failure's own word; `resumes` of the `allowed` ones were made already.
+    """
+    return event in _DEFINITE and resumable and resumes < allowed
+
+
 def consequence(
-    stage: Stage, run: RunState, *, cancel_requested: bool, tombstoned: bool
+    stage: Stage,
+    run: RunState,
+    *,
+    cancel_requested: bool,
+    tombstoned: bool,
+    fresh: bool,
+    resuming: bool = False,
 ) -> JobEvent:
     """What a run that has come to state `run` does to its job, while the job is not terminal.
 
     A start that arrived late, after its tombstone was sent, is stopped by it: nothing failed and
-    the job waits for the stage again.
+    the job waits for the stage again. `fresh`: this is the first thing that the job does;
+    `resuming`: see `may_resume`.
     """
     if run is RunState.SUCCEEDED and stage is Stage.DECODE:
         return JobEvent.PUBLISHED
     if cancel_requested and (run is RunState.UNKNOWN or not holds_slot(run)):
         return JobEvent.CANCELLED
     if run is RunState.REFUSED or (run is RunState.CANCELLED and tombstoned):
-        return JobEvent.REQUEUED if stage is Stage.ENCODE else JobEvent.RETURNED
+        return JobEvent.REQUEUED if fresh else JobEvent.RETURNED
+    if resuming and run in (RunState.FAILED, RunState.LOST):
+        return JobEvent.RESUMED
     return _CONSEQUENCES[run]
 
 

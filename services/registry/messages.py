@@ -7,6 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from reelmesh.v1 import artifacts_pb2, jobs_pb2, owners_pb2, stage_pb2, transfer_pb2
 from services.registry.lifecycle import InstanceState, JobState, RunState, Stage
+from services.registry.limits import Limits, own_or
 from services.registry.schema import (
     ArtifactRow,
     InstanceRow,
@@ -95,6 +96,10 @@ def spec_message(job: JobRow) -> jobs_pb2.ResolvedSpec:
         prompt_tokens=job.prompt_tokens,
         duration_s=job.frames / FPS,
         checkpoint_digest=job.checkpoint_digest,
+        priority=job.priority,
+        pool=job.pool,
+        sampler_id=job.sampler_id,
+        automatic_resumes=job.automatic_resumes,
     )
 
 
@@ -135,6 +140,7 @@ def job_message(job: JobRow, runs: Sequence[RunRow]) -> jobs_pb2.Job:
         end_time=timestamp(job.end_time),
         revision=job.revision,
         resumed_from=job.resumed_from or "",
+        resumes=job.resumes,
     )
     under_way = job.stage is not None and not job.waiting and runs
     if under_way and runs[-1].phase:
@@ -157,13 +163,19 @@ def artifact_message(artifact: ArtifactRow) -> artifacts_pb2.Artifact:
     )
 
 
-def owner_message(owner: OwnerRow) -> owners_pb2.Owner:
-    """The owner."""
+def owner_message(owner: OwnerRow, limits: Limits) -> owners_pb2.Owner:
+    """The owner, with the limits that hold for it."""
+    quota = owners_pb2.Quota(
+        max_running=own_or(owner.max_running, limits.max_running),
+        max_waiting=own_or(owner.max_waiting, limits.max_waiting),
+        weight=owner.weight,
+    )
     return owners_pb2.Owner(
         owner_id=owner.owner_id,
         name=owner.name,
         admin=owner.admin,
         create_time=timestamp(owner.create_time),
+        quota=quota,
     )
 
 
@@ -174,6 +186,7 @@ def key_message(key: KeyRow) -> owners_pb2.Key:
         owner_id=key.owner_id,
         label=key.label,
         create_time=timestamp(key.create_time),
+        revoke_time=timestamp(key.revoke_time),
     )
 
 
@@ -191,4 +204,6 @@ def instance_message(instance: InstanceRow, run_ids: Sequence[str]) -> stage_pb2
         heartbeat_time=timestamp(instance.heartbeat_time),
         version=instance.version,
         run_ids=run_ids,
+        pool=instance.pool,
+        drain_requested=instance.drain_requested,
     )

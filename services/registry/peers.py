@@ -6,11 +6,23 @@ leave a doubt that only the instance could settle.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 import grpc
 
 from services.common.rpc.channel import Peer
-from services.registry.schema import InstanceRow
+
+
+class Addressed(Protocol):
+    """Who can be called."""
+
+    @property
+    def instance_id(self) -> str:
+        """Its name."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where."""
 
 
 class Peers:
@@ -26,11 +38,12 @@ class Peers:
         """The peer at this endpoint."""
         return self._peers.setdefault(endpoint, Peer(endpoint, self._token))
 
-    def reachable(self, instances: Iterable[InstanceRow]) -> set[str]:
+    def reachable(self, instances: Iterable[Addressed]) -> set[str]:
         """Ids of those whose channel is open; the others' are being opened."""
-        return {one.instance_id for one in instances if self._is_open(one.endpoint)}
+        return {one.instance_id for one in instances if self.is_open(one.endpoint)}
 
-    def _is_open(self, endpoint: str) -> bool:
+    def is_open(self, endpoint: str) -> bool:
+        """Whether the channel is open; it is being opened if not."""
         channel = self.peer(endpoint).channel
         if channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             return True

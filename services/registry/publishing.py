@@ -6,6 +6,7 @@ A crash between the two leaves a file that no row names; the next start removes 
 import asyncio
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from sqlmodel import Session
@@ -19,6 +20,7 @@ from services.common.transfer.store import BundleStore
 from services.common.transfer.uploads import Upload, upload_not_found
 from services.registry.database import Database
 from services.registry.messages import clip_message
+from services.registry.receipts import ReceiptFiles
 from services.registry.records import artifacts
 from services.registry.schema import ArtifactRow, JobRow
 
@@ -26,10 +28,13 @@ from services.registry.schema import ArtifactRow, JobRow
 class Publisher:
     """Publishes what runs have uploaded, or what was fetched for them."""
 
-    def __init__(self, database: Database, store: BundleStore, folder: Path) -> None:
+    def __init__(
+        self, database: Database, store: BundleStore, folder: Path, receipts: ReceiptFiles
+    ) -> None:
         self._database = database
         self._store = store
         self._folder = folder
+        self._receipts = receipts
 
     def path(self, artifact_id: str) -> Path:
         """Where an artifact's file lies: named by its id alone."""
@@ -59,12 +64,19 @@ class Publisher:
         measured = stage_pb2.Run(timings=timings).SerializeToString()
         return await self._publish(lease.run_id, job, stored, measured)
 
-    async def publish_bundle(self, run_id: str, job: JobRow, bundle_id: str) -> ArtifactRow:
+    async def publish_bundle(
+        self,
+        run_id: str,
+        job: JobRow,
+        bundle_id: str,
+        timings: Iterable[stage_pb2.PhaseTime] = (),
+    ) -> ArtifactRow:
         """Publish a bundle that was fetched from the run's instance. Raises as `publish_upload`."""
         stored = self._store.find(bundle_id)
         if stored is None:
             raise upload_not_found()
-        return await self._publish(run_id, job, stored)
+        measured = stage_pb2.Run(timings=timings).SerializeToString()
+        return await self._publish(run_id, job, stored, measured)
 
     async def _publish(
         self, run_id: str, job: JobRow, stored: StoredBundle, timings: bytes = b""
@@ -84,7 +96,9 @@ class Publisher:
 
         def publish(session: Session) -> ArtifactRow:
             # Inside the transaction: a caller that gives up must not part file and row.
-            os.link(source, target)
+            # A transaction that lost against another one is run again, and its file is there.
+            with suppress(FileExistsError):
+                os.link(source, target)
             sync_folder(self._folder)
             try:
                 if target.stat().st_size != draft.size_bytes:
@@ -98,6 +112,7 @@ class Publisher:
             return artifact
 
         artifact = await self._database.write(publish)
+        await self._receipts.write([artifact.artifact_id])
         await asyncio.to_thread(self._store.delete, bundle.bundle_id)
         return artifact
 

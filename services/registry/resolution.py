@@ -8,7 +8,7 @@ would do.
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
@@ -25,6 +25,10 @@ _MOST_FRAMES = 1 << 20
 DEFAULT_FRAMES, DEFAULT_EVALUATIONS = 124, 49
 # No tokenizer makes a token of more characters than this on average.
 _CHARACTERS_PER_TOKEN = 64
+MOST_PRIORITY, MOST_RESUMES = 100, 5
+# Refusals told of many.
+_MOST_TOLD = 5
+NAMES = {Stage.ENCODE: "encoder", Stage.SAMPLE: "sampler", Stage.DECODE: "decoder"}
 
 
 class Asked(Protocol):
@@ -68,6 +72,10 @@ class Resolution:
     checkpoint_digest: str
     off_distribution: bool
     seed: int | None
+    priority: int = 0
+    pool: str = ""
+    sampler_id: str = ""
+    automatic_resumes: int = 0
 
 
 def check_prompt(prompt: str) -> None:
@@ -143,14 +151,39 @@ def resolve(
         checkpoint_digest=leading.checkpoint_digest,
         off_distribution=False,
         seed=spec.seed if spec.HasField("seed") else None,
+        priority=_in_range(spec.priority, "priority", -MOST_PRIORITY, MOST_PRIORITY),
+        pool=spec.pool,
+        sampler_id=spec.sampler_id,
+        automatic_resumes=_in_range(spec.automatic_resumes, "automatic_resumes", 0, MOST_RESUMES),
     )
-    for those in by_width.values():
+    for stage, those in by_width.items():
         refusals = [refusal for one in those if (refusal := _refusal(one, resolution))]
         if those and len(refusals) == len(those):
-            raise _as_asked(refusals[0], spec)
+            raise _refuse_all(stage, refusals, spec)
     trained = limits.trained_max_frames
     off = bool(trained) and resolution.frames > trained
-    return Resolution(**{**resolution.__dict__, "off_distribution": off})
+    return replace(resolution, off_distribution=off)
+
+
+def _in_range(value: int, name: str, least: int, most: int) -> int:
+    if least <= value <= most:
+        return value
+    nearest = max(least, min(most, value))
+    raise MeshError(
+        Reason.INVALID_FIELD,
+        f"{name} is {least} to {most}; the nearest is {nearest}",
+        field=f"spec.{name}",
+        info={"nearest": str(nearest)},
+    )
+
+
+def _refuse_all(stage: Stage, refusals: Sequence[MeshError], spec: jobs_pb2.JobSpec) -> MeshError:
+    """Why nobody can run it: the field, if all blame the same one; otherwise what each says."""
+    if len({(one.reason, one.field) for one in refusals}) == 1:
+        return _as_asked(refusals[0], spec)
+    told = "; ".join(dict.fromkeys(one.message for one in refusals[:_MOST_TOLD]))
+    words = f"no {NAMES[stage]} could ever run this: each refuses something else: {told}"
+    return MeshError(Reason.NO_INSTANCE_FITS, words)
 
 
 def _as_asked(refusal: MeshError, spec: jobs_pb2.JobSpec) -> MeshError:

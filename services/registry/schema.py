@@ -11,15 +11,14 @@ from sqlmodel import Field, SQLModel
 from services.registry.columns import ByValue, UtcTime, utc_now
 from services.registry.lifecycle import RUN_LIVE, InstanceState, JobState, RunState, Stage
 
-_LIVE = text(
-    "state IN (" + ", ".join(f"'{state}'" for state in RunState if state in RUN_LIVE) + ")"
-)
+LIVE = text("state IN (" + ", ".join(f"'{state}'" for state in RunState if state in RUN_LIVE) + ")")
 
 
 class OwnerRow(SQLModel, table=True):
     """Who may see a job. `revision` numbers the owner's events, in the events' transactions."""
 
     __tablename__ = "owner"
+    __table_args__ = (Index("ix_owner_turn", "in_turn", "virtual_time_s", "turn_time", "owner_id"),)
 
     owner_id: str = Field(primary_key=True, max_length=40)
     name: str = Field(unique=True, max_length=64)
@@ -33,6 +32,10 @@ class OwnerRow(SQLModel, table=True):
     weight: float = 1.0
     # Sampler time that it was given, divided by its weight: whoever has least is next.
     virtual_time_s: float = 0.0
+    # It may have a job that can be given a turn; cleared by whoever looked and found none.
+    in_turn: bool = False
+    # When it last began to wait: among equals the first is next.
+    turn_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
     create_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
 
 
@@ -54,8 +57,12 @@ class JobRow(SQLModel, table=True):
 
     __tablename__ = "job"
     __table_args__ = (
-        Index("ix_job_queue", "waiting", "stage", "create_time", "job_id"),
+        Index("ix_job_queue", "waiting", "stage", "turn_s", "create_time", "job_id"),
+        Index("ix_job_turn", "owner_id", "stage", "waiting", "priority", "create_time", "job_id"),
+        Index("ix_job_lane", "stage", "waiting", "pool", "sampler_id"),
         Index("ix_job_owner", "owner_id", "create_time", "job_id"),
+        Index("ix_job_heir_encode", "inherited_encode"),
+        Index("ix_job_heir_sample", "inherited_sample"),
     )
 
     job_id: str = Field(primary_key=True, max_length=40)
@@ -69,6 +76,8 @@ class JobRow(SQLModel, table=True):
     waiting: bool = True
     cancel_requested: bool = False
     revision: int = Field(default=0, sa_type=BigInteger)
+    # Of its first event; 0: not known, it is older than this column.
+    first_revision: int = Field(default=0, sa_type=BigInteger)
 
     prompt: str = Field(sa_type=Text)
     mode: str = Field(max_length=16)
@@ -85,6 +94,10 @@ class JobRow(SQLModel, table=True):
     # Placement that was asked for; empty: any.
     pool: str = Field(default="", max_length=63)
     sampler_id: str = Field(default="", max_length=63)
+    # Its owner's virtual time when it was given its turn: later stages keep this order.
+    turn_s: float = 0.0
+    # Sampler time that its owner was charged for it and that is not settled yet.
+    charged_s: float = 0.0
     automatic_resumes: int = 0
     resumes: int = 0
     # Runs of the resumed job whose outputs this one works on.
@@ -105,10 +118,12 @@ class RunRow(SQLModel, table=True):
     __tablename__ = "run"
     __table_args__ = (
         # A job never has two live runs, whatever the code above does.
-        Index("ux_run_live_job", "job_id", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("ux_run_live_job", "job_id", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
         Index("ix_run_instance", "instance_id", "state"),
+        Index("ix_run_live", "instance_id", sqlite_where=LIVE, postgresql_where=LIVE),
         Index("ix_run_job", "job_id", "bind_time"),
         Index("ix_run_output", "output_kept", "state", "output_bundle_id"),
+        Index("ix_run_burial", "burial_owed", "instance_id"),
     )
 
     run_id: str = Field(primary_key=True, max_length=40)
@@ -127,6 +142,8 @@ class RunRow(SQLModel, table=True):
     accepted: bool = False
     # We asked its instance to bury it, to settle a doubt.
     tombstoned: bool = False
+    # It was ruled over without its instance, which has to stop or bury it when it is back.
+    burial_owed: bool = False
 
     phase: str = Field(default="", max_length=32)
     done: int = Field(default=0, sa_type=BigInteger)
@@ -138,7 +155,8 @@ class RunRow(SQLModel, table=True):
     output_size_bytes: int = Field(default=0, sa_type=BigInteger)
     output_sha256: bytes | None = Field(default=None, sa_type=LargeBinary)
     output_token: str = Field(default="", max_length=64)
-    # Its instance still holds it, as far as we know.
+    # Its instance still holds it for whoever may need it. Once it does not, an id that is left in
+    # `output_bundle_id` is of a bundle that has yet to be deleted there.
     output_kept: bool = False
     # The registry's own copy of it.
     copy_bundle_id: str | None = Field(default=None, max_length=40)
@@ -149,6 +167,8 @@ class RunRow(SQLModel, table=True):
     version: str = Field(default="", max_length=64)
     # The registry that follows it.
     replica_id: str = Field(default="", max_length=40)
+    # How long it was expected to hold its slot when it was bound.
+    expected_s: float = 0.0
     bind_time: datetime = Field(default_factory=utc_now, sa_type=UtcTime)
     end_time: datetime | None = Field(default=None, sa_type=UtcTime)
 
@@ -157,6 +177,19 @@ class InstanceRow(SQLModel, table=True):
     """One stage service and its latest process start. Slots in use are counted from the runs."""
 
     __tablename__ = "instance"
+    __table_args__ = (
+        # All that placing asks of many instances at once, without reading their rows.
+        Index(
+            "ix_instance_fleet",
+            "stage",
+            "state",
+            "drain_requested",
+            "pool",
+            "slots",
+            "unit_time_s",
+            "instance_id",
+        ),
+    )
 
     instance_id: str = Field(primary_key=True, max_length=63)
     stage: Stage = Field(sa_column=Column(ByValue(Stage), nullable=False, index=True))
@@ -201,7 +234,10 @@ class EventRow(SQLModel, table=True):
     """A job after a change. `body` is the Job message without its prompt, which never changes."""
 
     __tablename__ = "event"
-    __table_args__ = (Index("ix_event_job", "job_id", "revision"),)
+    __table_args__ = (
+        Index("ix_event_job", "job_id", "revision"),
+        Index("ix_event_age", "create_time"),
+    )
 
     owner_id: str = Field(primary_key=True, foreign_key="owner.owner_id", max_length=40)
     revision: int = Field(primary_key=True, sa_type=BigInteger)

@@ -13,6 +13,7 @@ from reelmesh.v1 import (
     owners_pb2_grpc,
     transfer_pb2_grpc,
 )
+from services.common.rpc.errors import MeshError
 from services.common.rpc.identity import Role
 from services.common.rpc.server import Mount, Server
 from services.common.rpc.tokens import load_tokens
@@ -21,24 +22,36 @@ from services.registry.access import KeyAccess
 from services.registry.admission import Admission
 from services.registry.backoff import Backoff
 from services.registry.bootstrap import bootstrap_local_owner
+from services.registry.burials import Burials
 from services.registry.config import RegistrySettings
-from services.registry.database import Database, FileLock, make_engine
+from services.registry.copies import Copies
+from services.registry.database import Database, FileLock, is_sqlite, make_engine
 from services.registry.dispatcher import Dispatcher
 from services.registry.follower import Follower
+from services.registry.following import Following
 from services.registry.gate import RegistryGate
 from services.registry.housekeeping import Housekeeping
 from services.registry.leases import Leases
 from services.registry.migration import require_schema
+from services.registry.notices import Notices
 from services.registry.peers import Peers
+from services.registry.postgres import connect_arguments
 from services.registry.publishing import Publisher
+from services.registry.receipts import ReceiptFiles
+from services.registry.records.claims import Rules
 from services.registry.records.events import QUEUES
+from services.registry.replicas import Replicas
+from services.registry.roster import Roster
 from services.registry.servicers.artifacts import ArtifactServicer
 from services.registry.servicers.instances import InstanceServicer
 from services.registry.servicers.jobs import JobServicer
 from services.registry.servicers.mesh import InboundServicer, MeshServicer
 from services.registry.servicers.owners import OwnerServicer
+from services.registry.shelf import Shelf
+from services.registry.sightings import Sightings
 from services.registry.signals import Signals
 from services.registry.stages import StageCalls
+from services.registry.watching import Watches
 
 log = structlog.get_logger()
 
@@ -55,20 +68,37 @@ class Registry:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Serve. Raises DatabaseHeld, SchemaMismatch, OSError with words for a person."""
+        """Serve.
+
+        Raises DatabaseHeld, DatabaseAway, SchemaMismatch, OSError with words for a person.
+        """
         settings = self._settings
         self._lock.acquire()
         await asyncio.to_thread(require_schema, settings.url)
-        self.database = Database(make_engine(settings.url), self.signals.notify)
+        alone = is_sqlite(settings.url)
+        replica_id = settings.replica_id
+        notices = None
+        if not alone:
+            notices = Notices(connect_arguments(settings.url), replica_id, self.signals)
+        self.database = Database(
+            make_engine(settings.url), notices.notify if notices else self.signals.notify
+        )
         folder = settings.artifact_folder
-        store = BundleStore(folder / "incoming", upload_ttl_s=settings.upload_expiry_s)
+        # Uploads and drafts are one process's own.
+        incoming = folder / "incoming" if alone else folder / "incoming" / replica_id
+        store = BundleStore(incoming, upload_ttl_s=settings.upload_expiry_s)
         await asyncio.to_thread(store.open)
         tokens = load_tokens(settings.tokens_path)
 
         self._peers = Peers(tokens.of(Role.REGISTRY), lambda: self.signals.notify((QUEUES,)))
+        self._roster = Roster(self.database, self.signals)
         calls = StageCalls(settings.call_timeout_s)
-        publisher = Publisher(self.database, store, folder)
-        leases = Leases(self.database, settings.lease_s)
+        shelf = Shelf(folder / "copies")
+        await asyncio.to_thread(shelf.open)
+        receipts = ReceiptFiles(self.database, folder)
+        publisher = Publisher(self.database, store, folder, receipts)
+        leases = Leases(self.database, Sightings(settings.lease_s))
+        self._replicas = Replicas(self.database, replica_id, Sightings(settings.lease_s))
         backoff = Backoff(settings.refusal_backoff_s)
         self.follower = Follower(
             self.database,
@@ -79,14 +109,27 @@ class Registry:
             store,
             backoff,
             settings.ask_interval_s,
+            lambda: settings.advertise or self.mesh_address,
         )
+        following = Following(self.database, self.signals, self.follower, replica_id)
         dispatcher = Dispatcher(
             self.database,
             self.signals,
+            self._roster,
             self._peers,
-            self.follower,
+            following,
             backoff,
-            settings.encoded_ahead,
+            Rules(settings.encoded_ahead, settings.limits, replica_id),
+        )
+        burials = Burials(self.database, self._peers, calls, self.follower)
+        copies = Copies(
+            self.database,
+            self._peers,
+            store,
+            shelf,
+            replica_id,
+            settings.latents_retention_s,
+            settings.copies_at_once,
         )
         housekeeping = Housekeeping(
             self.database,
@@ -94,8 +137,13 @@ class Registry:
             calls,
             store,
             folder,
-            settings.latents_retention_s,
-            settings.heartbeat_s,
+            copies,
+            receipts,
+            replica_id,
+            alone=alone,
+            retention_s=settings.latents_retention_s,
+            events_s=settings.event_retention_s,
+            pause_s=settings.heartbeat_s,
         )
         self.clients = Server(
             settings.client_listen,
@@ -104,7 +152,7 @@ class Registry:
         )
         self.mesh = Server(
             settings.mesh_listen,
-            self._mesh_mounts(leases, publisher, store),
+            self._mesh_mounts(publisher, store, shelf),
             tokens.authenticate,
         )
         await housekeeping.remove_strays()
@@ -112,7 +160,18 @@ class Registry:
         await self.mesh.start()
         if settings.bootstrap:
             await bootstrap_local_owner(self.database, settings.key_path, self.client_address)
-        for work in (leases.run, dispatcher.run, housekeeping.run):
+        await self._replicas.join(alone=alone)
+        work_for_ever = [
+            leases.run,
+            following.run,
+            dispatcher.run,
+            copies.run,
+            burials.run,
+            housekeeping.run,
+        ]
+        if notices is not None:
+            work_for_ever += [self._replicas.run, notices.run]
+        for work in work_for_ever:
             self._tasks.append(asyncio.create_task(_keep_alive(work)))
         await self.clients.set_serving(True)
         await self.mesh.set_serving(True)
@@ -135,18 +194,20 @@ class Registry:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._replicas.leave()
         await self._peers.close()
         await asyncio.to_thread(self.database.close)
         self._lock.release()
 
     def _client_mounts(self, calls: StageCalls, publisher: Publisher) -> list[Mount]:
         settings = self._settings
-        admission = Admission(self.database, self._peers, calls)
+        watches = Watches(self.database, self.signals, settings.bookmark_s)
+        admission = Admission(self._roster, self._peers, calls, settings.limits)
         return [
             Mount(
                 "reelmesh.v1.JobService",
                 jobs_pb2_grpc.add_JobServiceServicer_to_server,
-                JobServicer(self.database, admission, self.signals, settings.bookmark_s),
+                JobServicer(self.database, admission, watches, settings.stream_idle_s),
             ),
             Mount(
                 "reelmesh.v1.ArtifactService",
@@ -156,7 +217,7 @@ class Registry:
             Mount(
                 "reelmesh.v1.OwnerService",
                 owners_pb2_grpc.add_OwnerServiceServicer_to_server,
-                OwnerServicer(self.database),
+                OwnerServicer(self.database, settings.limits),
             ),
             Mount(
                 "reelmesh.v1.InstanceService",
@@ -165,20 +226,23 @@ class Registry:
             ),
         ]
 
-    def _mesh_mounts(self, leases: Leases, publisher: Publisher, store: BundleStore) -> list[Mount]:
+    def _mesh_mounts(self, publisher: Publisher, store: BundleStore, shelf: Shelf) -> list[Mount]:
         settings = self._settings
         return [
             Mount(
                 "reelmesh.v1.MeshService",
                 mesh_pb2_grpc.add_MeshServiceServicer_to_server,
-                MeshServicer(
-                    self.database, leases, publisher, settings.heartbeat_s, settings.lease_s
-                ),
+                MeshServicer(self.database, publisher, settings.heartbeat_s, settings.lease_s),
             ),
             Mount(
                 "reelmesh.v1.TransferService",
                 transfer_pb2_grpc.add_TransferServiceServicer_to_server,
-                InboundServicer(store, RegistryGate(self.database), idle_s=settings.stream_idle_s),
+                InboundServicer(
+                    store,
+                    RegistryGate(self.database, shelf),
+                    shelf,
+                    idle_s=settings.stream_idle_s,
+                ),
             ),
         ]
 
@@ -188,6 +252,8 @@ async def _keep_alive(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
+        except MeshError as error:
+            log.warning("background_task_interrupted", reason=error.reason, error=error.message)
         except Exception:
             log.exception("background_task_crashed")
         await asyncio.sleep(_PAUSE_S)

@@ -22,10 +22,14 @@ class Signals:
             for event in self._waiting.get(name, ()):
                 event.set()
 
+    def notify_all(self) -> None:
+        """Wake everybody: something may have been missed."""
+        self.notify(list(self._waiting))
+
     def drain(self) -> None:
         """The registry is stopping: wake everybody, to end what they serve."""
         self.draining = True
-        self.notify(list(self._waiting))
+        self.notify_all()
 
     @contextmanager
     def listening(self, *names: str) -> Iterator[asyncio.Event]:

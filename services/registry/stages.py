@@ -26,10 +26,11 @@ class StageCalls:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 
-    async def start(self, peer: Peer, binding: Binding) -> stage_pb2.Run:
-        """Start the bound run; the run as the stage answered it."""
+    async def start(
+        self, peer: Peer, binding: Binding, source: transfer_pb2.BundleRef | None
+    ) -> stage_pb2.Run:
+        """Start the bound run on its input; the run as the stage answered it."""
         spec, clip = binding.run_spec(), clip_message(binding.job)
-        source = binding.source.ref() if binding.source is not None else None
         job = binding.job
         options = {"timeout": self._timeout_s, "metadata": peer.metadata()}
         async with calling():

@@ -5,6 +5,7 @@ This process is the supervisor: it serves gRPC and never touches the model. The 
 
 from reelmesh.v1 import sampler_pb2_grpc, stage_pb2
 from services.common.checkpoint.components import ModelSettings
+from services.common.config import load_settings
 from services.common.rpc.server import Mount
 from services.common.stage.service import Part, serve
 from services.sampler.config import SamplerSettings
@@ -14,7 +15,7 @@ from services.sampler.supervisor import Supervisor
 
 def main() -> None:
     """Serve until told to stop."""
-    settings = SamplerSettings()
+    settings = load_settings(SamplerSettings)
     model = ModelSettings(settings.checkpoint, settings.device, settings.dtype, settings.threads)
     supervisor = Supervisor(model, settings.load_limit_s, settings.instance_id, settings.log_level)
     add = sampler_pb2_grpc.add_SamplerServiceServicer_to_server

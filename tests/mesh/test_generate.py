@@ -1,8 +1,10 @@
 """The main job through four processes: a prompt goes in, the right video comes out."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import av
@@ -11,14 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reelmesh.v1 import jobs_pb2, stage_pb2, stage_pb2_grpc
+from reelmesh.v1 import jobs_pb2, stage_pb2, stage_pb2_grpc, transfer_pb2
 from services.cli.client import Client
-from services.common.rpc.channel import calling
+from services.common.rpc.channel import Peer, calling
+from services.common.rpc.identity import Role
 from services.common.transfer.reader import pull
 from services.common.transfer.store import BundleStore
 from services.common.work import Watch
 from services.decoder.mux import AAC_FRAME_SAMPLES, SAMPLE_RATE_HZ, Picture, write_mp4
-from tests.mesh.harness import THREADS, Mesh, finish, spec
+from tests.mesh.harness import THREADS, Mesh, finish, spec, wait_for
 from tests.reference import SIZE, generate
 
 PROMPT = "a red ball rolls slowly over the sand, waves and wind"
@@ -46,6 +49,14 @@ async def runs_of(mesh: Mesh, service: str) -> dict[str, stage_pb2.Run]:
         )
     await peer.close()
     return {run.job_id: run for run in answer.runs}
+
+
+async def copy_of_latents(mesh: Mesh, job_id: str) -> transfer_pb2.BundleRef | None:
+    """The registry's copy of a job's latents, once it is there."""
+    with closing(sqlite3.connect(mesh.home / "registry" / "registry.db")) as database:
+        query = "SELECT copy_bundle_id, copy_token FROM run WHERE job_id = ? AND stage = 'SAMPLE'"
+        bundle_id, token = database.execute(query, (job_id,)).fetchone()
+    return transfer_pb2.BundleRef(bundle_id=bundle_id, read_token=token) if bundle_id else None
 
 
 def decoded(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -96,11 +107,13 @@ async def test_mesh_gives_what_diffusers_gives(
     """Latents through four processes are bit-equal to one process; so are the frames."""
     async with mesh.client() as client:
         job = next(job for job in await client.list_jobs(50) if job.spec.prompt == PROMPT)
-    run = (await runs_of(mesh, "sampler"))[job.job_id]
+    # The sampler's own bundle is gone once the registry has its copy; that is what a decode would
+    # be given if the sampler were lost.
+    ref = await wait_for(lambda: copy_of_latents(mesh, job.job_id), "the latents to be copied")
     store = BundleStore(tmp_path / "store")
     store.open()
-    peer = mesh.peer("sampler")
-    bundle = await pull(peer, run.output, store)
+    peer = Peer(f"127.0.0.1:{mesh.port + 1}", mesh.tokens.of(Role.STAGE))
+    bundle = await pull(peer, ref, store)
     await peer.close()
     latents = load_file(store.path(bundle.bundle_id))
     threads = torch.get_num_threads()

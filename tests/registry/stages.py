@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import struct
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -104,13 +105,18 @@ class FakeStage:
         self.boot_id = new_id("boot")
         self.generation = 0
         self.endpoint = ""
-        self.limits = {**LIMITS, **limits}
         self.digest = "d" * 64
+        self.limits: dict[str, Any] = {}
         self.slots = 1
+        self.pool = str(limits.pop("pool", ""))
+        self.limits.update({**LIMITS, **limits})
         # Switches.
         self.step_s = 0.0  # seconds an evaluation takes
         self.may_work = asyncio.Event()  # cleared: work waits
         self.may_work.set()
+        self.hold_starts = asyncio.Event()  # cleared: starts are on their way
+        self.hold_starts.set()
+        self.phase, self.steps = "evaluate", 0  # what it says of its work; 0: as many as asked
         self.lose_start: str = ""  # "before": a start never arrives; "after": only its answer
         self.refuse = False
         self.fail: str = ""  # the reason of every run's failure
@@ -118,12 +124,17 @@ class FakeStage:
         self.beating = True
         self.foreign_reports = False
         self.deaf = False  # a cancel is not heard
+        self.mute = False  # questions about runs are not answered
         self.loses_output = False
+        self.resumable = False  # what a failure says of itself
         # What happened.
+        self.draining = self.released = False
+        self.beats = self.arrived = 0
         self.starts: Counter[str] = Counter()
         self.uploads: list[str] = []
         self.delivery_errors: list[Reason] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._began: dict[str, float] = {}
         self._changed = asyncio.Condition()
         self._beat: asyncio.Task[None] | None = None
         self._server: Server | None = None
@@ -210,6 +221,8 @@ class FakeStage:
             checkpoint_digest=self.digest,
             limits=stage_pb2.Limits(**self.limits),
             slots=self.slots,
+            layout="tp1-ulysses1",
+            precision="fp32",
         )
         return stage_pb2.Instance(
             instance_id=self.instance_id,
@@ -218,7 +231,16 @@ class FakeStage:
             journal_id=self.journal.journal_id,
             capabilities=capabilities,
             version="test",
+            pool=self.pool,
         )
+
+    async def move(self, registry: str) -> None:
+        """From now on speak to another registry of the same mesh."""
+        self.registry = registry
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.gather(self._beat, return_exceptions=True)
+        self._beat = asyncio.create_task(self._stay_registered())
 
     async def _stay_registered(self) -> None:
         peer = Peer(self.registry, self.tokens.of(Role.STAGE))
@@ -241,9 +263,12 @@ class FakeStage:
                             instance_id=self.instance_id,
                             generation=self.generation,
                             boot_id=self.boot_id,
-                            serving=True,
+                            serving=not self.draining,
                         )
-                        await stub.Heartbeat(beat, metadata=peer.metadata(), timeout=2)
+                        told = await stub.Heartbeat(beat, metadata=peer.metadata(), timeout=2)
+                        self.beats += 1
+                        self.draining = self.draining or told.drain
+                        self.released = self.released or told.release
             except MeshError as error:
                 if error.reason is Reason.INSTANCE_NOT_FOUND:
                     self.generation = 0
@@ -259,6 +284,8 @@ class FakeStage:
         evaluations: int,
     ) -> stage_pb2.Run:
         """What all starts have in common."""
+        self.arrived += 1
+        await self.hold_starts.wait()
         self.starts[spec.run_id] += 1
         if self.lose_start == "before":
             raise MeshError(Reason.UNREACHABLE, "the start was lost on its way")
@@ -279,7 +306,7 @@ class FakeStage:
             )
             self.journal.runs[spec.run_id] = known
             live = [run for run in self.journal.runs.values() if run.state not in ENDED]
-            if self.refuse or len(live) > self.slots:
+            if self.refuse or self.draining or len(live) > self.slots:
                 known.state = State.RUN_STATE_REFUSED
                 known.failure.reason = Reason.BUSY
             else:
@@ -307,6 +334,11 @@ class FakeStage:
             run.cancel_requested = True
             await self.tell()
         return run
+
+    def answer(self) -> None:
+        """Before a question about a run is answered."""
+        if self.mute:
+            raise MeshError(Reason.UNREACHABLE, "the question was lost on its way")
 
     async def hold(self) -> None:
         """From now on work waits before its next evaluation."""
@@ -347,6 +379,7 @@ class FakeStage:
         evaluations: int,
     ) -> None:
         self.journal.begun.append(run.run_id)
+        self._began[run.run_id] = time.monotonic()
         self.journal.diary.append((run.run_id, run.job_id, "begin"))
         run.state = State.RUN_STATE_RUNNING
         await self.tell()
@@ -361,6 +394,7 @@ class FakeStage:
             elif self.fail:
                 run.failure.reason = self.fail
                 run.failure.message = "the engine said so"
+                run.failure.resumable = self.resumable
                 run.state = State.RUN_STATE_FAILED
             else:
                 await self._finish(run, spec, clip)
@@ -372,13 +406,14 @@ class FakeStage:
         await self.tell()
 
     async def _evaluate(self, run: stage_pb2.Run, evaluations: int) -> None:
+        evaluations = self.steps or evaluations
         for index in range(evaluations):
             async with self._changed:
                 await self._changed.wait_for(lambda: self.may_work.is_set() or run.cancel_requested)
             if run.cancel_requested:
                 return
             await asyncio.sleep(self.step_s)
-            run.progress.phase = "evaluate"
+            run.progress.phase = self.phase
             run.progress.done, run.progress.total = index + 1, evaluations
             await self.tell()
 
@@ -399,7 +434,8 @@ class FakeStage:
                 self.delivery_errors.append(error.reason)
         if self.loses_output:
             self.store.delete(bundle.bundle_id)
-        run.timings.add(phase="evaluate").duration.FromMilliseconds(5)
+        spent = time.monotonic() - self._began.pop(run.run_id)
+        run.timings.add(phase="evaluate").duration.FromMicroseconds(max(1, round(spent * 1e6)))
         run.state = State.RUN_STATE_SUCCEEDED
 
     async def _deliver(self, spec: stage_pb2.RunSpec, bundle: transfer_pb2.Bundle) -> None:
@@ -502,6 +538,7 @@ class _RunServicer(stage_pb2_grpc.RunServiceServicer):
     async def GetRun(
         self, request: stage_pb2.GetRunRequest, context: Context
     ) -> stage_pb2.GetRunResponse:
+        self._fake.answer()
         run = self._fake.journal.runs.get(request.run_id)
         if run is None:
             raise MeshError(Reason.RUN_NOT_FOUND, "this journal has no such run")
@@ -513,6 +550,7 @@ class _RunServicer(stage_pb2_grpc.RunServiceServicer):
     async def WatchRun(
         self, request: stage_pb2.WatchRunRequest, context: Context
     ) -> AsyncIterator[stage_pb2.WatchRunResponse]:
+        self._fake.answer()
         if request.run_id not in self._fake.journal.runs:
             raise MeshError(Reason.RUN_NOT_FOUND, "this journal has no such run")
         async for run in self._fake.watch(request.run_id):
@@ -521,5 +559,6 @@ class _RunServicer(stage_pb2_grpc.RunServiceServicer):
     async def CancelRun(
         self, request: stage_pb2.CancelRunRequest, context: Context
     ) -> stage_pb2.CancelRunResponse:
+        self._fake.answer()
         run = await self._fake.cancel(request.run_id, request.journal_id)
         return stage_pb2.CancelRunResponse(run=run)

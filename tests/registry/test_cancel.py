@@ -3,6 +3,7 @@
 from reelmesh.v1 import jobs_pb2, stage_pb2
 from services.common.rpc.errors import Reason
 from tests.registry.mesh import Mesh, until
+from tests.registry.stages import ENDED
 
 CANCELLED = jobs_pb2.JOB_STATE_CANCELLED
 
@@ -119,3 +120,60 @@ async def test_the_encoder_runs_ahead_by_two_jobs_at_most(mesh: Mesh) -> None:
     await sampler.release()
     for job in jobs:
         assert (await client.ended(job.job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
+
+
+async def test_a_bound_job_is_cancelled_before_its_start_arrives(mesh: Mesh) -> None:
+    """The start is on its way and unanswered: the run is stopped as soon as it is known."""
+    encoder, _, _ = await mesh.add_all()
+    await encoder.hold()
+    encoder.hold_starts.clear()
+    client = mesh.local
+    job = await client.create()
+    bound = await client.until(job.job_id, lambda one: encoder.arrived > 0 and one.attempts != [])
+    assert bound.attempts[0].state == stage_pb2.RUN_STATE_BOUND
+    assert (await client.cancel(job.job_id)).cancel_requested
+    encoder.hold_starts.set()
+    assert (await client.ended(job.job_id)).state == CANCELLED
+
+    async def stopped() -> bool:
+        return all(run.state in ENDED for run in encoder.journal.runs.values())
+
+    await until(stopped)
+    await encoder.release()
+    other = await client.create("next")
+    assert (await client.ended(other.job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
+
+
+async def test_a_job_is_cancelled_during_its_mux(mesh: Mesh) -> None:
+    """Within the phase; nothing is published and the decoder serves the next job."""
+    _, _, decoder = await mesh.add_all()
+    decoder.phase = "mux"
+    decoder.steps = 3
+    client = mesh.local
+    job = await client.create()
+    decoder.step_s = 0.2
+    await client.until(job.job_id, lambda one: one.progress.phase == "mux")
+    await client.cancel(job.job_id)
+    ended = await client.ended(job.job_id)
+    assert ended.state == CANCELLED
+    assert ended.attempts[-1].state == stage_pb2.RUN_STATE_CANCELLED
+    assert not list(mesh.settings.artifact_folder.glob("art_*"))
+    other = await client.create("next")
+    assert (await client.ended(other.job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
+
+
+async def test_a_job_that_waits_to_resume_is_cancelled_at_once(mesh: Mesh) -> None:
+    """Between two of its runs nothing of it is at work."""
+    _, sampler, _ = await mesh.add_all()
+    await sampler.hold()
+    sampler.fail, sampler.resumable = Reason.INTERRUPTED, True
+    client = mesh.local
+    job = await client.create(automatic_resumes=1)
+    await client.until(job.job_id, lambda one: bool(sampler.journal.begun))
+    sampler.refuse = True
+    await sampler.release()
+    waiting = await client.until(job.job_id, lambda one: one.resumes == 1)
+    assert waiting.state == jobs_pb2.JOB_STATE_RUNNING
+    await client.cancel(job.job_id)
+    assert (await client.ended(job.job_id)).state == CANCELLED
+    assert len(sampler.journal.begun) == 1

@@ -1,6 +1,5 @@
 """The database: claims, locks, times, migrations, and whose file it is."""
 
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from services.common.ids import new_id
 from services.registry.database import Database, DatabaseHeld, FileLock, make_engine
 from services.registry.lifecycle import InstanceState, RunState, Stage
 from services.registry.migration import SchemaMismatch, _config, migrate, require_schema
-from services.registry.records.bindings import claim
+from services.registry.records.claims import claim
 from services.registry.records.instances import register, suspect
 from services.registry.records.jobs import create_job
 from services.registry.records.owners import create_owner
@@ -41,9 +40,9 @@ RESOLUTION = Resolution(
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A fresh file."""
-    return f"sqlite:///{tmp_path / 'registry.db'}"
+def url(empty_url: str) -> str:
+    """A database without tables, of both kinds."""
+    return empty_url
 
 
 @pytest.fixture
@@ -252,10 +251,10 @@ def test_a_newer_or_foreign_schema_is_refused(
     url: str, engine: Engine, revision: str | None, words: str
 ) -> None:
     """With what to do, and without touching it."""
-    with sqlite3.connect(engine.url.database or "") as connection:
-        connection.execute("DELETE FROM alembic_version")
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM alembic_version"))
         if revision:
-            connection.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
+            connection.execute(text(f"INSERT INTO alembic_version VALUES ('{revision}')"))
     for refuse in (require_schema, migrate):
         with pytest.raises(SchemaMismatch, match=words):
             refuse(url)
@@ -270,8 +269,27 @@ def test_an_older_schema_is_refused_with_the_command_that_helps(
         require_schema(url)
 
 
-def test_a_second_holder_of_the_file_is_refused_until_the_first_lets_go(url: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("ALTER TABLE job DROP COLUMN resumes", "column job.resumes"),
+        ("DROP TABLE ruling", "table ruling"),
+        ("DROP INDEX ux_run_live_job", "index ux_run_live_job"),
+    ],
+)
+def test_a_damaged_schema_is_refused_naming_what_is_missing(
+    url: str, engine: Engine, damage: str, words: str
+) -> None:
+    """Its version alone proves nothing."""
+    with engine.begin() as connection:
+        connection.execute(text(damage))
+    with pytest.raises(SchemaMismatch, match=f"damaged: the {words} is missing"):
+        require_schema(url)
+
+
+def test_a_second_holder_of_the_file_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     """The message names the file."""
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
     first, second = FileLock(url), FileLock(url)
     first.acquire()
     with pytest.raises(DatabaseHeld, match=r"registry\.db"):

@@ -10,7 +10,8 @@ from reelmesh.v1 import instances_pb2, jobs_pb2, stage_pb2
 from services.common.rpc.errors import Reason
 from services.registry.database import Database, make_engine
 from services.registry.lifecycle import Stage
-from services.registry.records.bindings import claim, live_runs, mark_sent
+from services.registry.records.bindings import live_runs, mark_sent
+from services.registry.records.claims import claim
 from services.registry.records.jobs import create_job
 from tests.registry.mesh import Mesh, until
 from tests.registry.stages import FakeStage, Journal
@@ -86,6 +87,18 @@ async def test_absence_under_another_journal_proves_nothing(mesh: Mesh) -> None:
     instances = await client.call(client.instances.ListInstances, LIST)
     held = {one.instance_id: list(one.run_ids) for one in instances.instances}
     assert held["sampler-0"] == [verifying.attempts[-1].run_id]
+
+
+async def test_a_start_that_meets_another_journal_is_taken_back(mesh: Mesh) -> None:
+    """It was refused for certain: no doubt; the job goes on when the instance is known again."""
+    _, sampler, _ = await mesh.add_all()
+    await sampler.crash()
+    other = await mesh.replace(sampler, Journal(diary=mesh.diary))
+    client = mesh.local
+    job = await client.create()
+    ended = await client.ended(job.job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(other.journal.begun) == 1
 
 
 async def test_an_expired_lease_requeues_nothing_and_a_heartbeat_heals(mesh: Mesh) -> None:
@@ -187,6 +200,10 @@ async def test_a_refused_start_keeps_the_jobs_place_and_counts_no_attempt(mesh: 
     waiting = await client.until(job.job_id, lambda one: one.state == jobs_pb2.JOB_STATE_QUEUED)
     assert not waiting.attempts
     assert not waiting.HasField("start_time")
+    # Why it still waits is told: a full disk must not look like an idle encoder.
+    await client.until(
+        job.job_id, lambda one: f"{encoder.instance_id} refused it: " in one.waiting_for
+    )
     encoder.refuse = False
     ended = await client.ended(job.job_id)
     assert ended.state == SUCCEEDED
@@ -218,7 +235,7 @@ async def test_a_clock_in_another_zone_changes_nothing(mesh: Mesh) -> None:
     raw = text("SELECT state, create_time FROM job")
     row = await mesh.registry.database.read(lambda session: session.execute(raw).one())
     assert row[0] == "SUCCEEDED"
-    assert row[1].startswith(job.create_time.ToDatetime().strftime("%Y-%m-%d %H:"))
+    assert str(row[1]).startswith(job.create_time.ToDatetime().strftime("%Y-%m-%d %H:"))
 
 
 async def _is_registered(stage: FakeStage) -> bool:

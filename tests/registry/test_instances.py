@@ -101,6 +101,11 @@ async def test_a_heartbeat_says_whether_it_serves(mesh: Mesh) -> None:
         ({"boot_id": "x"}, "instance.boot_id"),
         ({"journal_id": ""}, "instance.journal_id"),
         ({"endpoint": "here"}, "instance.endpoint"),
+        ({"pool": "x" * 64}, "instance.pool"),
+        (
+            {"capabilities": stage_pb2.Capabilities(checkpoint_digest="d" * 65)},
+            "instance.capabilities",
+        ),
         ({"capabilities": stage_pb2.Capabilities()}, "instance.capabilities.stage"),
     ],
 )

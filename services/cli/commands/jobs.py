@@ -18,7 +18,9 @@ app = typer.Typer()
 @app.command("generate")
 def generate_command(
     prompt: Annotated[str, typer.Argument(help="What the video should show and sound like.")],
-    output: Output,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The MP4 to write; not with --detach.")
+    ] = None,
     frames: Annotated[
         int | None, typer.Option(help="Length at 24 a second; snapped up to 17n + 5.")
     ] = None,
@@ -50,7 +52,10 @@ def generate_command(
 
     Ctrl-C asks whether to cancel the job or to leave it running.
     """
-    check_output(output, force)
+    if output is not None:
+        check_output(output, force)
+    elif not detach:
+        exits.fail("name the MP4 to write with -o FILE, or --detach the job", exits.USAGE)
     spec = jobs_pb2.JobSpec()
     try:
         spec.prompt = prompt
@@ -71,7 +76,7 @@ def generate_command(
 
     async def work() -> None:
         async with client_of(home) as client:
-            if detach:
+            if output is None or detach:
                 print((await client.create_job(spec)).job_id)
             else:
                 await generate.generate(client, spec, output)
@@ -137,7 +142,10 @@ def cancel(job_id: JobId, home: Home = None) -> None:
 
     async def work() -> None:
         async with client_of(home) as client:
-            console.print(job_details(await client.cancel_job(job_id)))
+            job = await client.cancel_job(job_id)
+            console.print(job_details(job))
+            if not job.cancel_requested and job.state != jobs_pb2.JOB_STATE_CANCELLED:
+                exits.fail("the job had ended before; nothing was cancelled", exits.JOB_FAILED)
 
     exits.run(work())
 
@@ -226,9 +234,8 @@ def _parse_canvas(text: str) -> jobs_pb2.Canvas:
 
 
 def _seconds(value: float) -> Duration:
+    if not 0 < value < 1e6:  # false for NaN too
+        exits.fail(f"--duration {value:g}: use seconds, for example 5.5", exits.USAGE)
     duration = Duration()
-    try:
-        duration.FromMilliseconds(round(value * 1000))
-    except (ValueError, OverflowError) as error:
-        exits.fail(f"--duration {value}: {error}", exits.USAGE)
+    duration.FromMilliseconds(round(value * 1000))
     return duration

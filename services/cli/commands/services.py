@@ -9,7 +9,7 @@ import typer
 
 from services.cli import exits, up
 from services.cli.options import Home
-from services.common.config import DEFAULT_HOME
+from services.common.config import ServiceSettings, load_settings
 
 app = typer.Typer()
 
@@ -19,7 +19,11 @@ def up_command(
     home: Home = None,
     port: Annotated[
         int,
-        typer.Option(help="Clients' port; +1 mesh, +10 encoder, +20 sampler, +30 decoder."),
+        typer.Option(
+            min=1024,
+            max=65505,
+            help="Clients' port; +1 mesh, +10 encoder, +20 sampler, +30 decoder.",
+        ),
     ] = 7400,
     checkpoint: Annotated[
         str | None,
@@ -30,10 +34,11 @@ def up_command(
 
     Example: reelmesh up --home ./mesh --checkpoint MiniMaxAI/MiniMax-H3
 
-    A service that dies is started again on its own journal, five times with growing pauses.
-    Ctrl-C stops all. Logs are in HOME/logs.
+    A service that dies is started again on its own journal, five times with growing pauses; if
+    that does not help, all are stopped. Ctrl-C stops all. Logs are in HOME/logs.
     """
-    exits.run(up.run((home or DEFAULT_HOME).expanduser().resolve(), port, checkpoint))
+    folder = home.expanduser().resolve() if home else load_settings(ServiceSettings).home_folder
+    exits.run(up.run(folder, port, checkpoint))
 
 
 @app.command()

@@ -71,8 +71,7 @@ def load(settings: ModelSettings, names: Iterable[str]) -> dict[str, Any]:
         )
         components = {}
         for name in names:
-            half = name in _HALF_ON_CUDA and _wants_half(settings, device.type)
-            dtype = torch.bfloat16 if half else torch.float32
+            dtype = pick_dtype(settings, name, device)
             component = pipeline.get_component_spec(name).load(dtype=dtype, **where)
             if isinstance(component, torch.nn.Module):
                 component = component.to(device).eval()
@@ -90,7 +89,23 @@ def pick_device(settings: ModelSettings) -> Any:
 
     if settings.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(settings.device)
+    try:
+        device = torch.device(settings.device)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"device {settings.device!r}: use cpu, cuda, cuda:1 or auto"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CheckpointError(f"device {settings.device}: torch finds no CUDA device here")
+    return device
+
+
+def pick_dtype(settings: ModelSettings, name: str, device: Any) -> Any:
+    """The `torch.dtype` of a component on a device."""
+    import torch
+
+    half = name in _HALF_ON_CUDA and _wants_half(settings, device.type)
+    return torch.bfloat16 if half else torch.float32
 
 
 def use_threads(settings: ModelSettings) -> None:

@@ -42,6 +42,8 @@ class CheckpointFacts:
     text_limit_tokens: int
     text_dim: int
     attention_heads: int
+    feed_forward: int
+    """The inner width of the transformer's feed-forwards."""
 
 
 # What DEFAULTS_FILE beside the index may set, and the released checkpoint's values: 768x1344 and
@@ -95,6 +97,7 @@ def describe(checkpoint: str, revision: str | None = None) -> CheckpointFacts:
         ),
         text_dim=transformer["text_dim"],
         attention_heads=transformer["num_attention_heads"],
+        feed_forward=transformer["ffn_dim"],
         **_instance_defaults(root),
     )
 

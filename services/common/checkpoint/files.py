@@ -44,6 +44,21 @@ def fetch_configs(checkpoint: str, revision: str | None) -> Path:
         ) from error
 
 
+def component_folder(checkpoint: str, revision: str | None, name: str) -> Path:
+    """The folder of one component, all of whose files are there; a hub id's is fetched."""
+    folder = local_folder(checkpoint)
+    if folder is None:
+        from huggingface_hub import snapshot_download
+
+        try:
+            wanted = [f"{name}/*"]
+            folder = Path(snapshot_download(checkpoint, revision=revision, allow_patterns=wanted))
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{checkpoint} cannot be fetched: {last_line(error)}") from error
+    require_component(folder, name)
+    return folder / name
+
+
 def require_component(folder: Path, name: str) -> None:
     """Raise `CheckpointError` if a component's folder, or one of its shards, is not there."""
     part = folder / name

@@ -1,11 +1,13 @@
 """Channels to peers: options that every channel of ours has, and the metadata of a call."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
 import structlog
 
+from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.interceptors import LOG_KEYS
 from services.common.rpc.status import from_call
 
@@ -23,19 +25,33 @@ OPTIONS = (
 
 
 class Peer:
-    """One other service: its channel, opened on the first use, and how we show who we are."""
+    """One other service: its channel, opened on the first use, and how we show who we are.
+
+    A service with replicas has several endpoints, separated by commas: one is used at a time.
+    """
 
     def __init__(self, endpoint: str, token: str) -> None:
-        self.endpoint = endpoint
+        self._endpoints = [part.strip() for part in endpoint.split(",")]
         self._token = token
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that is used now."""
+        return self._endpoints[0]
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """The channel, for a generated stub."""
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.endpoint, options=OPTIONS)
-        return self._channel
+        """The channel to it, for a generated stub."""
+        endpoint = self.endpoint
+        if endpoint not in self._channels:
+            self._channels[endpoint] = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
+        return self._channels[endpoint]
+
+    def turn(self) -> bool:
+        """Use the next endpoint from now on; False if there is no other."""
+        self._endpoints.append(self._endpoints.pop(0))
+        return len(self._endpoints) > 1
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Metadata of one call: our token, and the ids that the log has bound here."""
@@ -45,10 +61,10 @@ class Peer:
         return (("authorization", f"Bearer {self._token}"), *request, *ids)
 
     async def close(self) -> None:
-        """Close the channel."""
-        if self._channel is not None:
-            await self._channel.close(None)
-            self._channel = None
+        """Close the channels."""
+        while self._channels:
+            _, channel = self._channels.popitem()
+            await channel.close(None)
 
 
 @asynccontextmanager
@@ -58,3 +74,10 @@ async def calling() -> AsyncIterator[None]:
         yield
     except grpc.aio.AioRpcError as failed:
         raise from_call(failed) from failed
+    except asyncio.CancelledError:
+        # A channel that is closed under a call raises this in whoever waits for it, though nobody
+        # cancelled that task: left alone, it would silently end a task that has work to do.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise MeshError(Reason.UNREACHABLE, "the connection was closed during the call") from None

@@ -23,6 +23,8 @@ class Identity:
     role: Role
     owner_id: str = ""
     admin: bool = False
+    # The key that it came with, to be asked for again while a long call lasts.
+    key_id: str = ""
 
 
 _current: ContextVar[Identity] = ContextVar("identity")

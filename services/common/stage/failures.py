@@ -9,7 +9,18 @@ from services.common.work import EngineError
 
 _LIMIT = 4000  # characters of a failure's message
 # What resuming can save: the work before it is still there.
-_RESUMABLE = {Reason.INTERRUPTED, Reason.WORKER_DIED, Reason.OUT_OF_MEMORY, Reason.DISK_FULL}
+_RESUMABLE = {
+    Reason.INTERRUPTED,
+    Reason.WORKER_DIED,
+    Reason.OUT_OF_MEMORY,
+    Reason.DISK_FULL,
+    # The input was not there: the registry may have a copy, or has it made again.
+    Reason.UNREACHABLE,
+    Reason.DEADLINE,
+    Reason.STREAM_STALLED,
+    Reason.STREAM_INCOMPLETE,
+    Reason.BUNDLE_NOT_FOUND,
+}
 
 
 def make_failure(reason: Reason, message: str, stage: stage_pb2.Stage) -> stage_pb2.Failure:

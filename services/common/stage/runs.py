@@ -43,6 +43,7 @@ class Runs:
         self._watches: dict[str, Watch] = {}
         self._pulls: dict[str, asyncio.Task[object]] = {}
         self._stopping = False
+        self._draining = False
 
     async def start(self, order: Order) -> Entry:
         """Take an order, or find the run that an equal start made before."""
@@ -59,6 +60,10 @@ class Runs:
                 pull.cancel()
         return entry
 
+    def drain(self) -> None:
+        """Refuse every new run; those that were accepted go on."""
+        self._draining = True
+
     async def stop(self, grace_s: float) -> None:
         """Take nothing more, interrupt what runs, and wait for it at most `grace_s`."""
         self._stopping = True
@@ -69,7 +74,7 @@ class Runs:
 
     async def _start(self, order: Order) -> Entry:
         run_id = order.spec.run_id
-        refusal = Reason.DRAINING if self._stopping else None
+        refusal = Reason.DRAINING if self._stopping or self._draining else None
         try:
             self._store.space.reserve(run_id, order.output_bytes)
         except MeshError as error:

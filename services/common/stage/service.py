@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -52,6 +53,9 @@ class Part:
     # Takes a finished output to the registry; the registry fetches it otherwise.
     deliver: Callable[[Peer], Deliver] | None = None
     layout: str = ""
+    # Has its argument called, from any thread, when the stage can work (True), when it cannot for
+    # now (False), or when it never will again (None), which ends the process.
+    follow: Callable[[Callable[[bool | None], None]], None] = lambda _tell: None
 
 
 def serve(settings: StageSettings, part: Part) -> None:
@@ -88,6 +92,7 @@ async def _serve(settings: StageSettings, part: Part) -> int:
         journal_id=journal.journal_id,
         capabilities=capabilities,
         version=version(),
+        pool=settings.pool,
     )
     registry = Peer(settings.registry, token) if settings.registry else None
     sources = Sources(store, settings.instance_id, token, settings.peers)
@@ -130,7 +135,10 @@ async def _serve(settings: StageSettings, part: Part) -> int:
 async def _work(
     part: Part, desk: Desk, server: Server, registry: Peer | None, stop: asyncio.Event
 ) -> int:
-    """Load, serve, and wait: for the order to stop (0), or for a newer start (3)."""
+    """Load, serve, and wait for the order to stop, the end of a drain (0) or a newer start (3).
+
+    4: the engine cannot work and never will again.
+    """
     stopping = asyncio.create_task(stop.wait())
     loading = asyncio.create_task(asyncio.to_thread(part.load))
     await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,17 +148,47 @@ async def _work(
     desk.ready = True
     await server.set_serving(True)
     log.info("serving", endpoint=desk.instance.endpoint)
-    tasks: set[asyncio.Task[object]] = {stopping, asyncio.create_task(_sweep(desk.store))}
-    keeping: asyncio.Task[MeshError] | None = None
+    broken = asyncio.Event()
+    breaking = asyncio.create_task(broken.wait())
+    tasks: set[asyncio.Task[object]] = {
+        stopping,
+        breaking,
+        asyncio.create_task(_sweep(desk.store)),
+    }
+    keeping: asyncio.Task[MeshError | None] | None = None
+    draining = False
+
+    async def drain() -> None:
+        nonlocal draining
+        draining = True
+        desk.runs.drain()
+        await server.set_serving(False)
+
+    async def turn(able: bool) -> None:
+        desk.ready = able
+        await server.set_serving(able and not draining)
+
+    loop = asyncio.get_running_loop()
+
+    def tell(able: bool | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended: nobody is served any more
+            if able is None:
+                loop.call_soon_threadsafe(broken.set)
+            else:
+                asyncio.run_coroutine_threadsafe(turn(able), loop)
+
+    part.follow(tell)
     if registry:
-        registration = Registration(registry, desk.instance, desk.book)
-        keeping = asyncio.create_task(registration.keep(lambda: desk.ready))
+        registration = Registration(registry, desk.instance, desk.book, drain)
+        keeping = asyncio.create_task(registration.keep(lambda: desk.ready and not draining))
         tasks.add(keeping)
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
-    if keeping and keeping.done() and not stop.is_set():
-        log.error("superseded", error=keeping.result().message)
+    if breaking.done() and not stop.is_set():
+        return 4
+    if keeping and keeping.done() and not stop.is_set() and (error := keeping.result()):
+        log.error("superseded", error=error.message)
         return 3
     return 0
 

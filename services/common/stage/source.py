@@ -85,6 +85,7 @@ class Sources:
                 self._store,
                 accept=lambda manifest: check_input(manifest, order),
                 progress=lambda done, total: watch.report("pull", done, total),
+                temporary=True,
             )
         finally:
             await peer.close()

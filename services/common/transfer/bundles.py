@@ -56,6 +56,10 @@ def parse_stored(record: dict[str, Any]) -> StoredBundle:
     return StoredBundle(bundle, sums, str(record["upload_id"]), str(record["run_id"]))
 
 
+# Instead of a run's id: a copy that only the process which made it needs.
+TEMPORARY = "temporary"
+
+
 class BundleFolder:
     """Bundles by id, in a folder. Safe to use from several threads of one process."""
 
@@ -98,6 +102,12 @@ class BundleFolder:
     def publish(self, file: Path, stored: StoredBundle) -> None:
         """Make `file`, whole and synced and on the same disk, visible as this bundle."""
         bundle_id = stored.bundle.bundle_id
+        if stored.run_id == TEMPORARY:
+            # Without a record the next `open` removes it, as it should: nothing needs a sync.
+            file.rename(self.path(bundle_id))
+            with self._lock:
+                self._index(stored)
+            return
         record = self._folder / f"{bundle_id}.json"
         write_record(record, stored.record())
         try:
@@ -126,7 +136,8 @@ class BundleFolder:
             self._of_upload.pop(stored.upload_id, None)
         self.path(bundle_id).unlink(missing_ok=True)
         self.path(bundle_id).with_suffix(".json").unlink(missing_ok=True)
-        sync_folder(self._folder)
+        if stored.run_id != TEMPORARY:
+            sync_folder(self._folder)
 
     def list(self) -> list[StoredBundle]:
         """All bundles, oldest first."""

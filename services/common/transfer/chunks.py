@@ -28,6 +28,8 @@ class ChunkAssembler:
         self.size_bytes = size_bytes
         self.next_offset = persisted_bytes
         self.finish: transfer_pb2.Finish | None = None
+        # CRC-32C of the bytes that `accept` returned last, if it was compared with the sender's.
+        self.last_crc32c: int | None = None
         self._first = True
 
     def take(self, message: Any) -> bytes:
@@ -65,6 +67,8 @@ class ChunkAssembler:
             )
         self._first = False
         self.next_offset = max(self.next_offset, end)
+        whole = chunk.HasField("crc32c") and not overlap
+        self.last_crc32c = chunk.crc32c if whole else None
         return data[overlap:] if overlap else data
 
     def _overlap(self, offset: int) -> int:

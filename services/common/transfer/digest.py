@@ -22,9 +22,13 @@ class RunningDigest:
         self._sums: list[int] = []
         self._open_sum = 0
 
-    def update(self, data: bytes) -> None:
-        """Add bytes."""
+    def update(self, data: bytes, crc32c: int | None = None) -> None:
+        """Add bytes; their CRC-32C, where it is known already, saves computing it for a block."""
         self._sha256.update(data)
+        if crc32c is not None and len(data) == CHUNK_BYTES and not self.size_bytes % CHUNK_BYTES:
+            self._sums.append(crc32c)
+            self.size_bytes += CHUNK_BYTES
+            return
         at = 0
         while at < len(data):
             room = CHUNK_BYTES - self.size_bytes % CHUNK_BYTES

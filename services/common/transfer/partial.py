@@ -55,9 +55,9 @@ class PartialFile:
             self.safe_bytes = self._safe.size_bytes
         self._take_back()
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, crc32c: int | None = None) -> None:
         """Write bytes at the end. A failure, DISK_FULL for one, leaves what was safe."""
-        hashing = HASHING.submit(self._digest.update, data)
+        hashing = HASHING.submit(self._digest.update, data, crc32c)
         try:
             try:
                 self._write(data)

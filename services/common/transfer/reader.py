@@ -5,6 +5,7 @@ from collections.abc import Callable
 from reelmesh.v1 import transfer_pb2, transfer_pb2_grpc
 from services.common.rpc.channel import Peer
 from services.common.rpc.errors import MeshError, Reason
+from services.common.transfer.bundles import TEMPORARY
 from services.common.transfer.landing import Landing, Stream
 from services.common.transfer.patience import Patience
 from services.common.transfer.pump import IDLE_S
@@ -21,8 +22,11 @@ async def pull(
     progress: Callable[[int, int], None] | None = None,
     patience: Patience | None = None,
     idle_s: float = IDLE_S,
+    temporary: bool = False,
 ) -> transfer_pb2.Bundle:
     """Copy the bundle of `ref` from `peer` into `store`, verified again, and return the copy.
+
+    A `temporary` copy is deleted by its user, and by the store's next `open` if that user died.
 
     A broken stream is resumed where it broke. `accept` sees the manifest before any byte is stored
     and may raise; `progress` gets (bytes so far, bytes in all). A failure or a cancellation leaves
@@ -45,7 +49,8 @@ async def pull(
             raise MeshError(Reason.DIGEST_MISMATCH, "the peer's bundle has another SHA-256")
         if accept is not None:
             accept(header.manifest)
-        return store.start_upload(header.manifest, header.size_bytes, durable=False)
+        run_id = TEMPORARY if temporary else ""
+        return store.start_upload(header.manifest, header.size_bytes, run_id=run_id, durable=False)
 
     landing = Landing(
         open_stream,

@@ -106,9 +106,9 @@ class Upload:
                 raise upload_not_found()
             yield
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, crc32c: int | None = None) -> None:
         """Write bytes at the end. In a turn. DISK_FULL leaves what was persisted."""
-        self._file.append(data)
+        self._file.append(data, crc32c)
         self.touched = self._clock()
 
     def detach(self) -> None:

@@ -57,7 +57,7 @@ class Writing(Generic[T]):
                 for message in messages:
                     data = self._assembler.take(message)
                     if data:
-                        self._upload.append(data)
+                        self._upload.append(data, self._assembler.last_crc32c)
             except MeshError as error:
                 self._end_if_wrong(error)
                 raise

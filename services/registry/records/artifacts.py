@@ -4,6 +4,7 @@ import hmac
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import tuple_
 from sqlmodel import Session, col, select
@@ -115,6 +116,12 @@ def list_artifacts(
 def all_artifact_ids(session: Session) -> set[str]:
     """Every artifact's id, to tell what else lies in the folder."""
     return set(session.exec(select(ArtifactRow.artifact_id)))
+
+
+def artifact_ids_since(session: Session, time: datetime) -> Sequence[str]:
+    """Ids of artifacts that were published since."""
+    query = select(ArtifactRow.artifact_id).where(col(ArtifactRow.create_time) >= time)
+    return session.exec(query).all()
 
 
 def unpack_sums(artifact: ArtifactRow) -> tuple[int, ...]:

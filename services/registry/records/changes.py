@@ -21,10 +21,12 @@ from services.registry.lifecycle import (
     advance_run,
     consequence,
     holds_slot,
+    may_resume,
     next_stage,
 )
 from services.registry.messages import stage_name
 from services.registry.records.events import QUEUES, record_change
+from services.registry.records.turns import settle
 from services.registry.schema import JobRow, RunRow
 
 _MESSAGE_LIMIT = 4000  # characters, as the contract says
@@ -37,7 +39,8 @@ def lock_run(session: Session, run_id: str) -> tuple[RunRow, JobRow] | None:
         return None
     # The job first, everywhere: two transactions never wait for each other.
     job = lock_job(session, run.job_id)
-    session.refresh(run)
+    # And the run itself: `mark_sent` takes no job, and nobody may decide on what it changes.
+    session.refresh(run, with_for_update=True)
     return run, job
 
 
@@ -47,14 +50,16 @@ def lock_job(session: Session, job_id: str) -> JobRow:
     return session.exec(query.execution_options(populate_existing=True)).one()
 
 
-def make_failure(reason: Reason, message: str, stage: Stage) -> stage_pb2.Failure:
+def make_failure(
+    reason: Reason, message: str, stage: Stage, *, resumable: bool = True
+) -> stage_pb2.Failure:
     """A failure that the registry itself found."""
     return stage_pb2.Failure(
         reason=reason,
         message=message,
         stage=stage_name(stage),
         retryable=TABLE[reason].retryable,
-        resumable=True,
+        resumable=resumable,
     )
 
 
@@ -64,10 +69,11 @@ def change_run(
     job: JobRow,
     event: RunEvent,
     failure: stage_pb2.Failure | None = None,
-) -> None:
+) -> bool:
     """Take `event` into the run and its consequence into the job; both must be locked.
 
-    Raises IllegalTransition; then nothing is changed.
+    Whether that was a change that is now recorded. Raises IllegalTransition; then nothing is
+    changed.
     """
     before = run.state
     run.state = advance_run(run.state, event)
@@ -77,20 +83,37 @@ def change_run(
         run.failure = _bounded(failure, run).SerializeToString()
     if not holds_slot(run.state):
         run.end_time = utc_now()
+        settle(session, run, job)
     session.add(run)
     session.flush()
     if job.state in JOB_TERMINAL:
         # It was cancelled in doubt: the run only gives its slot back.
-        touch(session, QUEUES, job.job_id)
-        return
+        if run.state is not before:
+            record_change(session, job)
+        touch(session, QUEUES, run.run_id)
+        return run.state is not before
     follow = consequence(
-        run.stage, run.state, cancel_requested=job.cancel_requested, tombstoned=run.tombstoned
+        run.stage,
+        run.state,
+        cancel_requested=job.cancel_requested,
+        tombstoned=run.tombstoned,
+        fresh=_is_fresh(session, job),
+        resuming=may_resume(
+            event,
+            resumable=_is_resumable(run),
+            resumes=job.resumes,
+            allowed=job.automatic_resumes,
+        ),
     )
     state = job.state
     change_job(job, follow, run)
-    if run.state is not before or job.state is not state:
-        record_change(session, job)
+    if run.state is before and job.state is state:
+        return False
+    record_change(session, job)
+    touch(session, run.run_id)
+    if job.waiting or not holds_slot(run.state):
         touch(session, QUEUES)
+    return True
 
 
 def change_job(job: JobRow, event: JobEvent, run: RunRow | None = None) -> None:
@@ -103,6 +126,9 @@ def change_job(job: JobRow, event: JobEvent, run: RunRow | None = None) -> None:
         job.waiting = True
         if event is JobEvent.REQUEUED:
             job.start_time = None
+    elif event is JobEvent.RESUMED:
+        job.waiting = True
+        job.resumes += 1
     elif event is JobEvent.STAGE_DONE and job.stage is not None:
         job.stage = next_stage(job.stage)
         job.waiting = True
@@ -114,11 +140,26 @@ def change_job(job: JobRow, event: JobEvent, run: RunRow | None = None) -> None:
         job.end_time = utc_now()
 
 
-def keep_timings(run: RunRow, timings: Iterable[stage_pb2.PhaseTime]) -> None:
-    """What the stage measured, if it says so."""
+def keep_timings(run: RunRow, timings: Iterable[stage_pb2.PhaseTime]) -> bool:
+    """What the stage measured, if it says so; whether that was news."""
     told = stage_pb2.Run(timings=timings)
-    if told.timings:
-        run.timings = told.SerializeToString()
+    packed = told.SerializeToString()
+    if not told.timings or packed == run.timings:
+        return False
+    run.timings = packed
+    return True
+
+
+def _is_fresh(session: Session, job: JobRow) -> bool:
+    """Whether nothing was done of the job yet."""
+    done = select(RunRow.run_id).where(
+        col(RunRow.job_id) == job.job_id, col(RunRow.state) == RunState.SUCCEEDED
+    )
+    return job.resumes == 0 and session.exec(done).first() is None
+
+
+def _is_resumable(run: RunRow) -> bool:
+    return run.failure is not None and stage_pb2.Failure.FromString(run.failure).resumable
 
 
 def _bounded(failure: stage_pb2.Failure, run: RunRow) -> stage_pb2.Failure:

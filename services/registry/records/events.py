@@ -4,17 +4,24 @@ The owner's row is locked first, so revisions become visible in their order and 
 """
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import delete, exists, update
 from sqlmodel import Session, col, select
+from sqlmodel.sql.expression import Select
 
 from reelmesh.v1 import jobs_pb2
 from services.registry.database import touch
+from services.registry.lifecycle import JOB_TERMINAL
 from services.registry.messages import job_message
+from services.registry.records.turns import may_have_turn, refund
 from services.registry.schema import EventRow, JobRow, OwnerRow, RunRow
 
 # Whoever waits for a job, a slot or an instance that became free waits for this name.
 QUEUES = "queues"
+# Whoever keeps what the instances are waits for this name: one of them has changed.
+INSTANCES = "instances"
 
 
 def runs_of(session: Session, job_id: str) -> Sequence[RunRow]:
@@ -25,13 +32,19 @@ def runs_of(session: Session, job_id: str) -> Sequence[RunRow]:
 
 def record_change(session: Session, job: JobRow) -> None:
     """Number the job's change, keep the job as it is now, and wake whoever waits for it."""
-    session.execute(
+    changes: dict[str, Any] = {"revision": OwnerRow.revision + 1}
+    if job.waiting or job.stage is None:
+        changes["in_turn"] = may_have_turn(job)
+    numbered = (
         update(OwnerRow)
         .where(col(OwnerRow.owner_id) == job.owner_id)
-        .values(revision=OwnerRow.revision + 1)
+        .values(**changes)
+        .returning(col(OwnerRow.revision))
+        .execution_options(synchronize_session=False)
     )
-    owned = col(OwnerRow.owner_id) == job.owner_id
-    job.revision = session.exec(select(OwnerRow.revision).where(owned)).one()
+    job.revision = session.execute(numbered).scalar_one()
+    refund(session, job)
+    job.first_revision = job.first_revision or job.revision
     session.add(job)
     session.flush()
     body = job_message(job, runs_of(session, job.job_id))
@@ -43,7 +56,7 @@ def record_change(session: Session, job: JobRow) -> None:
         body=body.SerializeToString(),
     )
     session.add(event)
-    touch(session, job.job_id)
+    touch(session, job.job_id, job.owner_id)
 
 
 def read_events(session: Session, job: JobRow, after: int, limit: int) -> list[jobs_pb2.Job]:
@@ -58,6 +71,75 @@ def read_events(session: Session, job: JobRow, after: int, limit: int) -> list[j
     for message in messages:
         message.spec.prompt = job.prompt
     return messages
+
+
+def read_owner_events(
+    session: Session, owner_id: str, after: int, limit: int
+) -> list[tuple[jobs_pb2.Job, JobRow]]:
+    """The owner's jobs after each change later than `after`, oldest first, at most `limit`.
+
+    Each with its job's row as it is now.
+    """
+    query = (
+        select(EventRow.body, JobRow)
+        .join(JobRow, col(JobRow.job_id) == col(EventRow.job_id))
+        .where(col(EventRow.owner_id) == owner_id, col(EventRow.revision) > after)
+        .order_by(col(EventRow.revision))
+        .limit(limit)
+    )
+    events = [(jobs_pb2.Job.FromString(body), job) for body, job in session.exec(query)]
+    for message, job in events:
+        message.spec.prompt = job.prompt
+    return events
+
+
+def _old(older_than: datetime) -> Select[str, int]:
+    """(owner, revision) of events from before `older_than`, but no live job's newest."""
+    newest = exists().where(
+        col(JobRow.job_id) == col(EventRow.job_id),
+        col(JobRow.revision) == col(EventRow.revision),
+        col(JobRow.state).not_in(JOB_TERMINAL),
+    )
+    return (
+        select(EventRow.owner_id, EventRow.revision)
+        .where(col(EventRow.create_time) < older_than, ~newest)
+        .order_by(col(EventRow.create_time))
+    )
+
+
+def are_events_old(session: Session, older_than: datetime) -> bool:
+    """Whether there is any to forget."""
+    return session.exec(_old(older_than).limit(1)).first() is not None
+
+
+def compact(session: Session, older_than: datetime, limit: int) -> int:
+    """Forget events from before `older_than`, but a live job's newest; how many."""
+    query = _old(older_than).limit(limit)
+    old: dict[str, list[int]] = {}
+    for owner_id, revision in session.exec(query):
+        old.setdefault(owner_id, []).append(revision)
+    for owner_id, revisions in sorted(old.items()):
+        session.execute(
+            update(OwnerRow)
+            .where(
+                col(OwnerRow.owner_id) == owner_id,
+                col(OwnerRow.compacted_revision) < max(revisions),
+            )
+            .values(compacted_revision=max(revisions))
+        )
+        session.execute(
+            delete(EventRow).where(
+                col(EventRow.owner_id) == owner_id, col(EventRow.revision).in_(revisions)
+            )
+        )
+    return sum(map(len, old.values()))
+
+
+def revisions_of(session: Session, owner_id: str) -> tuple[int, int]:
+    """The owner's newest revision, and the newest whose event may be gone."""
+    owned = col(OwnerRow.owner_id) == owner_id
+    found = select(OwnerRow.revision, OwnerRow.compacted_revision).where(owned)
+    return session.exec(found).one()
 
 
 def owner_revision(session: Session, owner_id: str) -> int:

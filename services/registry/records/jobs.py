@@ -19,6 +19,7 @@ from services.registry.records.bindings import withdraw_unsent
 from services.registry.records.changes import change_job, lock_job
 from services.registry.records.events import QUEUES, record_change
 from services.registry.records.pages import Place
+from services.registry.records.turns import join
 from services.registry.resolution import Resolution
 from services.registry.schema import JobRow, RunRow
 
@@ -27,6 +28,7 @@ def create_job(
     session: Session, owner_id: str, resolution: Resolution, seed: int, prompt_tokens: int
 ) -> JobRow:
     """A job in the queue of its first stage."""
+    join(session, owner_id)
     job = JobRow(
         job_id=new_id("job"),
         owner_id=owner_id,
@@ -40,6 +42,10 @@ def create_job(
         off_distribution=resolution.off_distribution,
         prompt_tokens=prompt_tokens,
         checkpoint_digest=resolution.checkpoint_digest,
+        priority=resolution.priority,
+        pool=resolution.pool,
+        sampler_id=resolution.sampler_id,
+        automatic_resumes=resolution.automatic_resumes,
     )
     session.add(job)
     session.flush()

@@ -41,7 +41,7 @@ def read_token(token: str, scope: str) -> Place | None:
         place = Place(datetime.fromisoformat(time), str(row_id))
     except (ValueError, TypeError) as error:
         raise _bad_token() from error
-    if digest != _digest(scope) or place.time.tzinfo is None:
+    if digest != _digest(scope) or place.time.tzinfo is None or "\0" in place.row_id:
         raise _bad_token()
     return place
 

@@ -16,7 +16,10 @@ from services.registry.lifecycle import (
 from services.registry.messages import run_state_of, stage_of
 from services.registry.records.changes import change_run, keep_timings, lock_run, make_failure
 from services.registry.records.events import record_change
+from services.registry.records.sources import forget_input
 from services.registry.schema import RunRow
+
+_PHASE_LIMIT = 32  # characters
 
 
 class Outcome(StrEnum):
@@ -59,6 +62,10 @@ def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcom
             _keep_output(run, report.output)
             session.add(run)
         return Outcome.ENDED
+    if _keep_progress(run, report.progress) and not job.end_time:
+        # An event of its own: the last evaluation is told though the run ends with it.
+        session.add(run)
+        record_change(session, job)
     event = report_event(
         run.stage,
         reported,
@@ -67,18 +74,20 @@ def apply_report(session: Session, run_id: str, report: stage_pb2.Run) -> Outcom
         accepted=run.accepted,
     )
     failure = report.failure if report.HasField("failure") else None
+    news = keep_timings(run, report.timings)
     if event in (RunEvent.REPORTED_SUCCEEDED, RunEvent.REPORTED_UNPUBLISHED):
         if not report.output.bundle_id:
             event = RunEvent.REPORTED_FAILED
             failure = make_failure(Reason.INTERNAL, "the stage told of no output", run.stage)
         else:
-            _keep_output(run, report.output)
-    keep_timings(run, report.timings)
-    if _keep_progress(run, report.progress) and not job.end_time:
-        # An event of its own: the last evaluation is told though the run ends with it.
-        session.add(run)
+            news = _keep_output(run, report.output) or news
+    elif event is RunEvent.DISCARDED and report.output.bundle_id:
+        _keep_output(run, report.output)
+        run.output_kept = False  # nobody needs it: to be deleted there
+    if event is RunEvent.REPORTED_FAILED and failure is not None:
+        forget_input(session, job, run, failure.reason)
+    if not change_run(session, run, job, event, failure) and news:
         record_change(session, job)
-    change_run(session, run, job, event, failure)
     if event is RunEvent.REPORTED_UNPUBLISHED:
         return Outcome.UNPUBLISHED
     return Outcome.LIVE if holds_slot(run.state) else Outcome.ENDED
@@ -127,17 +136,22 @@ def mark_tombstoned(session: Session, run_id: str) -> None:
         session.add(locked[0])
 
 
-def _keep_output(run: RunRow, output: transfer_pb2.BundleRef) -> None:
+def _keep_output(run: RunRow, output: transfer_pb2.BundleRef) -> bool:
+    """Where the output is; whether that was news."""
+    known = run.output_bundle_id == output.bundle_id
     run.output_bundle_id = output.bundle_id
     run.output_size_bytes = output.size_bytes or run.output_size_bytes
     run.output_sha256 = output.sha256 or run.output_sha256
     run.output_token = output.read_token
     run.output_kept = bool(output.bundle_id)
+    return not known
 
 
 def _keep_progress(run: RunRow, progress: stage_pb2.Progress) -> bool:
-    told = (progress.phase, progress.done, progress.total)
-    if not progress.phase or told == (run.phase, run.done, run.total):
+    # What does not fit its column would stop the run's every report.
+    phase = progress.phase.replace("\0", "")[:_PHASE_LIMIT]
+    told = (phase, progress.done, progress.total)
+    if not phase or told == (run.phase, run.done, run.total):
         return False
     run.phase, run.done, run.total = told
     return True

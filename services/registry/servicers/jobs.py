@@ -1,10 +1,10 @@
 """JobService: decode, call, encode."""
 
-import time
+import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from functools import partial
 
+from google.protobuf.message import Message
 from sqlmodel import Session
 
 from reelmesh.v1 import jobs_pb2, jobs_pb2_grpc, transfer_pb2
@@ -17,28 +17,23 @@ from services.registry.database import Database
 from services.registry.lifecycle import JOB_TERMINAL
 from services.registry.messages import FPS, job_state_of
 from services.registry.records import jobs, owners, pages, requests
-from services.registry.records.events import owner_revision, read_events
 from services.registry.records.queues import describe_job
+from services.registry.records.receipts import make_receipt
+from services.registry.records.resumes import resume_job
 from services.registry.resolution import draw_seed
-from services.registry.servicers.refusals import not_yet
-from services.registry.signals import Signals, wait
-
-# A watch looks at least this often: a place in the queue changes without an event of the job.
-_LOOK_S = 1.0
-# A consumer that is further behind than this many events is skipped ahead.
-_REPLAY = 128
+from services.registry.watching import Watches
 
 
 class JobServicer(jobs_pb2_grpc.JobServiceServicer):
     """Jobs of the caller, who is an owner."""
 
     def __init__(
-        self, database: Database, admission: Admission, signals: Signals, bookmark_s: float
+        self, database: Database, admission: Admission, watches: Watches, idle_s: float
     ) -> None:
         self._database = database
         self._admission = admission
-        self._signals = signals
-        self._bookmark_s = bookmark_s
+        self._watches = watches
+        self._idle_s = idle_s
 
     async def CreateJob(
         self, request: jobs_pb2.CreateJobRequest, context: Context
@@ -58,9 +53,10 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
         seed = draw_seed() if given is None else given
 
         def create(session: Session) -> jobs_pb2.CreateJobResponse:
-            owners.lock_owner(session, owner_id)
+            owner = owners.lock_owner(session, owner_id)
             if (known := find(session)) is not None:
                 return known
+            self._admission.charge(session, owner, admitted.resolution)
             job = jobs.create_job(
                 session, owner_id, admitted.resolution, seed, admitted.prompt_tokens
             )
@@ -95,6 +91,10 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
             prompt_tokens=admitted.prompt_tokens,
             duration_s=resolution.frames / FPS,
             checkpoint_digest=resolution.checkpoint_digest,
+            priority=resolution.priority,
+            pool=resolution.pool,
+            sampler_id=resolution.sampler_id,
+            automatic_resumes=resolution.automatic_resumes,
         )
         return jobs_pb2.ValidateJobResponse(spec=spec)
 
@@ -135,35 +135,12 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
         self, request: jobs_pb2.WatchJobRequest, context: Context
     ) -> AsyncIterator[jobs_pb2.WatchJobResponse]:
         """The job at every change, until it has ended."""
-        owner_id, job_id = caller().owner_id, request.job_id
-        if request.start_revision < 0:
-            words = "revisions begin at 1; 0 is the job as it is now"
-            raise MeshError(Reason.INVALID_FIELD, words, field="start_revision")
-        after = request.start_revision - 1 if request.start_revision else None
-        told = jobs_pb2.Job()
-        spoke = time.monotonic()
-        with self._signals.listening(job_id) as news:
-            while True:
-                news.clear()
-                look = await self._database.read(
-                    partial(_look, owner_id=owner_id, job_id=job_id, after=after)
-                )
-                telemetry.bind(job_id=look.jobs[-1].job_id)
-                for job in look.jobs:
-                    if job != told:
-                        yield jobs_pb2.WatchJobResponse(job=job)
-                        told, spoke = job, time.monotonic()
-                after = look.jobs[-1].revision
-                if look.ended:
-                    return
-                draining = self._signals.draining
-                if draining or time.monotonic() - spoke >= self._bookmark_s:
-                    bookmark = jobs_pb2.Bookmark(revision=max(look.revision, after))
-                    yield jobs_pb2.WatchJobResponse(bookmark=bookmark)
-                    spoke = time.monotonic()
-                if draining:
-                    raise MeshError(Reason.DRAINING, "the registry is stopping; watch again soon")
-                await wait(news, min(_LOOK_S, self._bookmark_s))
+        owner_id = caller().owner_id
+        async for message in self._watches.of_job(owner_id, request.job_id, request.start_revision):
+            await self._tell(context, message)
+        nothing: tuple[jobs_pb2.WatchJobResponse, ...] = ()
+        for message in nothing:  # the interceptor expects a generator
+            yield message
 
     async def CancelJob(
         self, request: jobs_pb2.CancelJobRequest, context: Context
@@ -181,40 +158,58 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
     async def WatchJobs(
         self, request: jobs_pb2.WatchJobsRequest, context: Context
     ) -> AsyncIterator[jobs_pb2.WatchJobsResponse]:
-        """Not yet."""
-        raise not_yet("WatchJobs", "watch each job with WatchJob")
-        yield
+        """All jobs of the caller at every change."""
+        owner_id = caller().owner_id
+        async for message in self._watches.of_owner(owner_id, request.start_revision):
+            await self._tell(context, message)
+        nothing: tuple[jobs_pb2.WatchJobsResponse, ...] = ()
+        for message in nothing:  # the interceptor expects a generator
+            yield message
 
     async def ResumeJob(
         self, request: jobs_pb2.ResumeJobRequest, context: Context
     ) -> jobs_pb2.ResumeJobResponse:
-        """Not yet."""
-        raise not_yet("ResumeJob", "make the job again with CreateJob and the same seed")
+        """Queue a job that redoes only what an ended one lacks."""
+        owner_id, request_id = caller().owner_id, request.request_id
+        requests.check_request_id(request_id)
+
+        def resume(session: Session) -> jobs_pb2.ResumeJobResponse:
+            owner = owners.lock_owner(session, owner_id)
+            answer = jobs_pb2.ResumeJobResponse()
+            method = "ResumeJob"
+            if requests.find_answer(session, owner_id, method, request_id, request, answer):
+                return answer
+            charge = partial(self._admission.charge, session, owner)
+            job = resume_job(session, owner_id, request.job_id, charge)
+            answer.job.CopyFrom(describe_job(session, job))
+            requests.keep_answer(session, owner_id, method, request_id, request, answer)
+            return answer
+
+        made = await self._database.write(resume)
+        telemetry.bind(job_id=made.job.job_id)
+        return made
 
     async def GetReceipt(
         self, request: jobs_pb2.GetReceiptRequest, context: Context
     ) -> jobs_pb2.GetReceiptResponse:
-        """Not yet."""
-        raise not_yet("GetReceipt", "read the attempts in GetJob")
+        """What made the video of a job that has ended."""
+        owner_id = caller().owner_id
 
+        def read(session: Session) -> jobs_pb2.Receipt:
+            job = jobs.find_job(session, owner_id, request.job_id)
+            if job.state not in JOB_TERMINAL:
+                raise MeshError(Reason.JOB_NOT_ENDED, "the job has not ended yet")
+            return make_receipt(session, job)
 
-@dataclass(frozen=True)
-class _Look:
-    """What a watch has to tell now: the job after each change, the last as it is now."""
+        receipt = await self._database.read(read)
+        telemetry.bind(job_id=receipt.job_id)
+        return jobs_pb2.GetReceiptResponse(receipt=receipt)
 
-    jobs: list[jobs_pb2.Job]
-    ended: bool
-    # The owner's newest revision: nothing of the job is missing up to here.
-    revision: int
-
-
-def _look(session: Session, owner_id: str, job_id: str, after: int | None) -> _Look:
-    job = jobs.find_job(session, owner_id, job_id)
-    now = describe_job(session, job)
-    past: list[jobs_pb2.Job] = []
-    if after is not None:
-        past = read_events(session, job, after, _REPLAY + 1)
-        # The newest event is the job as it is now; of too many only that one is told.
-        past = past[:-1] if len(past) <= _REPLAY else []
-    revision = owner_revision(session, owner_id)
-    return _Look([*past, now], job.state in JOB_TERMINAL, revision)
+    async def _tell(self, context: Context, message: Message) -> None:
+        """Write a message of a watch; a consumer that takes none for too long is cut."""
+        try:
+            async with asyncio.timeout(self._idle_s):
+                await context.write(message)
+        except TimeoutError as error:
+            words = "the watch's messages were not taken for too long"
+            raise MeshError(Reason.STREAM_STALLED, words) from error

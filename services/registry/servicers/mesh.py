@@ -1,5 +1,6 @@
 """MeshService, and the TransferService of the mesh listener: decode, call, encode."""
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from reelmesh.v1 import mesh_pb2, mesh_pb2_grpc, stage_pb2, transfer_pb2
@@ -8,14 +9,16 @@ from services.common.ids import is_id, is_instance_id
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role, require_role
 from services.common.rpc.interceptors import Context
+from services.common.transfer.sender import send_bundle
 from services.common.transfer.servicer import TransferServicer
+from services.common.transfer.store import BundleStore
 from services.registry.database import Database
-from services.registry.gate import require_lease
-from services.registry.leases import Leases
+from services.registry.gate import RegistryGate, require_lease
 from services.registry.lifecycle import Stage
 from services.registry.messages import artifact_message, stage_of
 from services.registry.publishing import Publisher
 from services.registry.records.instances import register, renew
+from services.registry.shelf import Shelf
 
 
 class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
@@ -24,13 +27,11 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
     def __init__(
         self,
         database: Database,
-        leases: Leases,
         publisher: Publisher,
         heartbeat_s: float,
         lease_s: float,
     ) -> None:
         self._database = database
-        self._leases = leases
         self._publisher = publisher
         self._heartbeat_s = heartbeat_s
         self._lease_s = lease_s
@@ -44,7 +45,6 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
         stage = _check_instance(instance)
         telemetry.bind(stage_instance_id=instance.instance_id)
         generation = await self._database.write(lambda session: register(session, instance, stage))
-        self._leases.grant(instance.instance_id)
         answer = mesh_pb2.RegisterResponse(generation=generation)
         answer.heartbeat_interval.FromTimedelta(timedelta(seconds=self._heartbeat_s))
         answer.lease.FromTimedelta(timedelta(seconds=self._lease_s))
@@ -55,7 +55,7 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
     ) -> mesh_pb2.HeartbeatResponse:
         """It is alive."""
         require_role(Role.STAGE)
-        await self._database.write(
+        drain, release = await self._database.write(
             lambda session: renew(
                 session,
                 request.instance_id,
@@ -64,8 +64,7 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
                 serving=request.serving,
             )
         )
-        self._leases.grant(request.instance_id)
-        return mesh_pb2.HeartbeatResponse(drain=False)
+        return mesh_pb2.HeartbeatResponse(drain=drain, release=release)
 
     async def Publish(
         self, request: mesh_pb2.PublishRequest, context: Context
@@ -79,7 +78,13 @@ class MeshServicer(mesh_pb2_grpc.MeshServiceServicer):
 
 
 class InboundServicer(TransferServicer):
-    """TransferService for runs that upload here: every upload belongs to one."""
+    """TransferService for runs that upload here, every upload of one, and that read our copies."""
+
+    def __init__(
+        self, store: BundleStore, gate: RegistryGate, shelf: Shelf, *, idle_s: float
+    ) -> None:
+        super().__init__(store, gate, idle_s=idle_s)
+        self._shelf = shelf
 
     async def StartUpload(
         self, request: transfer_pb2.StartUploadRequest, context: Context
@@ -87,6 +92,23 @@ class InboundServicer(TransferServicer):
         """Open an upload of a run."""
         require_lease(request.lease)
         return await super().StartUpload(request, context)
+
+    async def Read(
+        self, request: transfer_pb2.ReadRequest, context: Context
+    ) -> AsyncIterator[transfer_pb2.ReadResponse]:
+        """A copy of a stage's output."""
+        stored = await self._gate.may_read(request.bundle_id, request.read_token)
+        await send_bundle(
+            stored,
+            self._shelf.path(stored.bundle.bundle_id),
+            transfer_pb2.ReadResponse,
+            context.write,
+            offset=request.offset,
+            idle_s=self._idle_s,
+        )
+        nothing: tuple[transfer_pb2.ReadResponse, ...] = ()
+        for message in nothing:  # the interceptor expects a generator
+            yield message
 
 
 def _check_instance(instance: stage_pb2.Instance) -> Stage:
@@ -101,6 +123,13 @@ def _check_instance(instance: stage_pb2.Instance) -> Stage:
     if ":" not in instance.endpoint or len(instance.endpoint) > 255:
         words = "say where the instance is called: host:port"
         raise MeshError(Reason.INVALID_FIELD, words, field="instance.endpoint")
+    if instance.pool and not is_instance_id(instance.pool):
+        words = "a pool is named as an instance is"
+        raise MeshError(Reason.INVALID_FIELD, words, field="instance.pool")
+    digest = instance.capabilities.checkpoint_digest
+    if len(digest) > 64 or "\0" in digest + instance.version:
+        words = "a digest has at most 64 characters, and no text holds a NUL"
+        raise MeshError(Reason.INVALID_FIELD, words, field="instance.capabilities")
     stage = stage_of(instance.capabilities.stage)
     if stage is None:
         words = "say which stage the instance does"

@@ -7,16 +7,18 @@ from services.common.rpc.identity import require_admin
 from services.common.rpc.interceptors import Context
 from services.registry.columns import utc_now
 from services.registry.database import Database
+from services.registry.limits import Limits
 from services.registry.messages import key_message, owner_message
 from services.registry.records import owners, pages, requests
-from services.registry.servicers.refusals import not_yet
+from services.registry.records.quotas import set_quota
 
 
 class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
     """For admins."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, limits: Limits) -> None:
         self._database = database
+        self._limits = limits
 
     async def CreateOwner(
         self, request: owners_pb2.CreateOwnerRequest, context: Context
@@ -32,7 +34,7 @@ class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
             if requests.find_answer(session, admin_id, method, request_id, request, answer):
                 return answer
             owner = owners.create_owner(session, request.name, admin=request.admin)
-            answer.owner.CopyFrom(owner_message(owner))
+            answer.owner.CopyFrom(owner_message(owner, self._limits))
             requests.keep_answer(session, admin_id, method, request_id, request, answer)
             return answer
 
@@ -51,7 +53,7 @@ class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
             token = ""
             if len(rows) > size:
                 token = pages.make_token(pages.Place(utc_now(), rows[size - 1].name), "owners")
-            page = [owner_message(row) for row in rows[:size]]
+            page = [owner_message(row, self._limits) for row in rows[:size]]
             return owners_pb2.ListOwnersResponse(owners=page, next_page_token=token)
 
         return await self._database.read(read)
@@ -80,20 +82,31 @@ class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
     async def ListKeys(
         self, request: owners_pb2.ListKeysRequest, context: Context
     ) -> owners_pb2.ListKeysResponse:
-        """Not yet."""
+        """An owner's keys."""
         require_admin()
-        raise not_yet("ListKeys", "read the table api_key")
+        keys = await self._database.read(
+            lambda session: owners.list_keys(session, request.owner_id)
+        )
+        return owners_pb2.ListKeysResponse(keys=[key_message(key) for key in keys])
 
     async def RevokeKey(
         self, request: owners_pb2.RevokeKeyRequest, context: Context
     ) -> owners_pb2.RevokeKeyResponse:
-        """Not yet."""
+        """No call that comes later is let in by the key, whichever connection it comes on."""
         require_admin()
-        raise not_yet("RevokeKey", "delete its row from the table api_key")
+        await self._database.write(lambda session: owners.revoke_key(session, request.key_id))
+        return owners_pb2.RevokeKeyResponse()
 
     async def SetQuota(
         self, request: owners_pb2.SetQuotaRequest, context: Context
     ) -> owners_pb2.SetQuotaResponse:
-        """Not yet."""
+        """An owner's limits."""
         require_admin()
-        raise not_yet("SetQuota", "owners have no limits yet")
+        quota = request.quota
+
+        def change(session: Session) -> owners_pb2.SetQuotaResponse:
+            owner = owners.lock_known_owner(session, request.owner_id)
+            set_quota(session, owner, quota.max_running, quota.max_waiting, quota.weight)
+            return owners_pb2.SetQuotaResponse(owner=owner_message(owner, self._limits))
+
+        return await self._database.write(change)

@@ -97,6 +97,21 @@ async def test_run_without_a_free_slot_is_refused_for_ever(stage: Stage) -> None
     assert len(stage.engine.orders) == 1
 
 
+async def test_drained_stage_finishes_its_run_and_refuses_every_other(stage: Stage) -> None:
+    """DRAINING is written down; repeats still find their run, and outputs stay where they are."""
+    stage.engine.go.clear()
+    first, second = stage.request(), stage.request()
+    await start(stage, first)
+    stage.runs.drain()
+    refused = await start(stage, second)
+    assert (refused.state, refused.failure.reason) == (State.RUN_STATE_REFUSED, Reason.DRAINING)
+    assert (await start(stage, first)).run_id == first.run.run_id
+    stage.engine.go.set()
+    ended = (await watch(stage, first.run.run_id))[-1]
+    assert ended.state == State.RUN_STATE_SUCCEEDED
+    assert stage.store.find(ended.output.bundle_id) is not None
+
+
 async def test_run_that_the_disk_has_no_room_for_is_refused(tmp_path: Path) -> None:
     """A start reserves what its output needs, or says DISK_FULL before any work."""
     free = [1 << 40]

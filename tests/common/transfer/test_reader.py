@@ -275,3 +275,16 @@ async def test_a_cancelled_pull_leaves_nothing(
         await task
     assert files(tmp_path / "own") == []
     assert own.list() == []
+
+
+async def test_a_temporary_copy_ends_with_its_process(
+    play: Play, own: BundleStore, tmp_path: Path
+) -> None:
+    """It is a bundle like any other, but the next opening of the store finds nothing of it."""
+    service, _ = await play(lambda offset: [opening(DATA), *honest(offset)])
+    copy = await pull(service.peer, ref(), own, temporary=True)
+    assert own.path(copy.bundle_id).read_bytes() == DATA
+    again = BundleStore(tmp_path / "own", margin_bytes=0)
+    again.open()
+    assert again.list() == []
+    assert files(tmp_path / "own") == []

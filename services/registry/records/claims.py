@@ -1,0 +1,278 @@
+"""Claims: the next jobs of a stage are bound to free instances, in one transaction.
+
+ENCODE is where a job is given its turn: owners in the order of fairness.py, an owner's own jobs
+by priority, then first come first served, and never so many ahead of the samplers that the order
+were decided too early. SAMPLE and DECODE keep the order of the turns. What is looked at is bounded
+by free slots, owners and instances, never by how many jobs wait.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import bindparam, func, or_
+from sqlmodel import Session, col, select
+
+from services.registry.fairness import Entrant, Turns, by_priority
+from services.registry.lifecycle import Stage
+from services.registry.limits import Limits, own_or
+from services.registry.placement import Board, Candidate
+from services.registry.records.bindings import bind
+from services.registry.records.lanes import Lanes
+from services.registry.records.owners import lock_owner
+from services.registry.records.quotas import max_running, running_of
+from services.registry.records.slots import (
+    faster_candidates,
+    free_candidates,
+    lock_ready,
+    may_take,
+)
+from services.registry.records.sources import find_source
+from services.registry.records.turns import (
+    charge,
+    entrant_of,
+    in_turn,
+    leave,
+    sampler_unit_s,
+    work,
+)
+from services.registry.schema import JobRow, OwnerRow
+
+# Bindings of one transaction: others want to write too.
+BATCH = 16
+# Jobs and owners looked at for one transaction; the next round looks again.
+_PAGE, _PAGES = 32, 8
+# So many jobs left for a better instance keep that one busy: whoever is next need not wait.
+_RESERVED = 32
+# Any number of ours: with it registries on one database claim one after the other.
+_CLAIM_LOCK = 73356375
+
+
+# Built once: building one takes longer than SQLite does.
+_ENCODABLE = (
+    col(JobRow.owner_id) == bindparam("owner_id"),
+    col(JobRow.stage) == Stage.ENCODE,
+    col(JobRow.waiting).is_(True),
+)
+_WAITS = select(JobRow.job_id).where(*_ENCODABLE).limit(1)
+_NEXT_JOB = (
+    select(JobRow)
+    .where(*_ENCODABLE)
+    .order_by(col(JobRow.priority).desc(), col(JobRow.create_time), col(JobRow.job_id))
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+_BEGUN = select(func.count()).where(
+    col(JobRow.owner_id) == bindparam("owner_id"),
+    or_(
+        (col(JobRow.stage) == Stage.ENCODE) & col(JobRow.waiting).is_(False),
+        col(JobRow.stage) == Stage.SAMPLE,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How claims choose. Limits are those of owners who have none of their own."""
+
+    encoded_ahead: int = 2
+    limits: Limits = field(default_factory=Limits)
+    # Whoever claims follows what it bound.
+    replica_id: str = ""
+
+
+def claim_all(
+    session: Session,
+    stage: Stage,
+    willing: Collection[str],
+    reachable: Collection[str],
+    rules: Rules,
+    most: int = BATCH,
+) -> list[str]:
+    """Bind waiting jobs of `stage` to instances with free slots; the run ids, at most `most`.
+
+    `willing` are the instances that may be bound, `reachable` those that an input can be pulled
+    from now.
+    """
+    waits = select(JobRow.job_id).where(col(JobRow.waiting).is_(True), col(JobRow.stage) == stage)
+    if session.exec(waits.limit(1)).first() is None:
+        return []
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(_CLAIM_LOCK)))
+    free = free_candidates(session, stage, willing)
+    if not free:
+        return []
+    board = Board([*free, *faster_candidates(session, stage, willing, free)], stage)
+    claim = _Claim(session, stage, board, reachable, rules, most)
+    if stage is Stage.ENCODE:
+        claim.give_turns()
+    else:
+        claim.keep_turns()
+    return claim.bound
+
+
+def claim(
+    session: Session,
+    stage: Stage,
+    willing: Collection[str],
+    reachable: Collection[str],
+    encoded_ahead: int,
+) -> str | None:
+    """Bind the next job of `stage`, without limits; its run id, None if there is none to bind."""
+    rules = Rules(encoded_ahead)
+    return next(iter(claim_all(session, stage, willing, reachable, rules, 1)), None)
+
+
+class _Claim:
+    """One transaction's claims for one stage."""
+
+    def __init__(
+        self,
+        session: Session,
+        stage: Stage,
+        board: Board,
+        reachable: Collection[str],
+        rules: Rules,
+        most: int,
+    ) -> None:
+        self._session = session
+        self._stage = stage
+        self._board = board
+        self._reachable = reachable
+        self._rules = rules
+        self._most = most
+        self._reserved = 0
+        self.bound: list[str] = []
+
+    @cached_property
+    def _unit_s(self) -> float:
+        return sampler_unit_s(self._session)
+
+    @property
+    def _open(self) -> bool:
+        return len(self.bound) < self._most and self._board.free
+
+    def give_turns(self) -> None:
+        """Bind the jobs of the owners whose turn it is."""
+        lanes = Lanes(self._session, self._rules.encoded_ahead)
+        turns, looked, passed = Turns(in_turn(self._session)), 0, set[str]()
+        while self._open and looked < _PAGE * _PAGES and not lanes.full:
+            looked += 1
+            entrant = turns.take()
+            if entrant is None:
+                return
+            owner = lock_owner(self._session, entrant.owner_id)
+            if not self._may_begin(owner):
+                leave(self._session, owner.owner_id)
+                continue
+            job = self._next_job(owner.owner_id, lanes, passed)
+            if job is None:
+                if not self._waits(owner.owner_id):
+                    leave(self._session, owner.owner_id)
+                continue
+            passed.add(job.job_id)
+            after = entrant.after(work(Stage.SAMPLE, job) * self._unit_s)
+            if self._place(job, entrant):
+                lanes.add(job)
+            turns.put(after)
+
+    def _may_begin(self, owner: OwnerRow) -> bool:
+        """Whether the owner may have one more job encoded: one ahead of those it may run."""
+        limit = own_or(owner.max_running, self._rules.limits.max_running)
+        if limit < 0:
+            return True
+        begun = self._session.exec(_BEGUN, params={"owner_id": owner.owner_id}).one()
+        return begun < limit + 1
+
+    def _waits(self, owner_id: str) -> bool:
+        return self._session.exec(_WAITS, params={"owner_id": owner_id}).first() is not None
+
+    def _next_job(self, owner_id: str, lanes: Lanes, passed: Collection[str]) -> JobRow | None:
+        query = _NEXT_JOB
+        if full := lanes.admitted():
+            query = query.where(*full)
+        if passed:
+            query = query.where(col(JobRow.job_id).not_in(passed))
+        return self._session.exec(query, params={"owner_id": owner_id}).first()
+
+    def keep_turns(self) -> None:
+        """Bind the jobs that wait, in the order of their turns."""
+        started: dict[str, int] = {}
+        for job, running, limit in self._in_order():
+            if not self._open:
+                return
+            if self._stage is Stage.SAMPLE and 0 <= limit <= running + started.get(job.owner_id, 0):
+                continue
+            source = find_source(self._session, job.job_id, self._stage)
+            if source is None or not source.readable(self._reachable):
+                continue
+            if self._place(job):
+                started[job.owner_id] = started.get(job.owner_id, 0) + 1
+
+    def _in_order(self) -> Iterator[tuple[JobRow, int, int]]:
+        """(job, samplers its owner holds, how many it may hold), page by page."""
+        running = running_of(col(JobRow.owner_id))
+        limit = max_running(self._rules.limits)
+        query = (
+            select(JobRow, running, limit)
+            .join(OwnerRow, col(OwnerRow.owner_id) == col(JobRow.owner_id))
+            .where(col(JobRow.waiting).is_(True), col(JobRow.stage) == self._stage)
+        )
+        if self._stage is Stage.SAMPLE:
+            query = query.where(or_(limit < 0, running < limit))
+        order = (col(JobRow.turn_s), col(JobRow.create_time), col(JobRow.job_id))
+        query = query.order_by(*order).with_for_update(skip_locked=True, of=JobRow)
+        seen: list[str] = []
+        for _ in range(_PAGES):
+            page = query.where(col(JobRow.job_id).not_in(seen)) if seen else query
+            # Mostly the first few are bound, and the others need not be held.
+            size = _PAGE if seen else min(_PAGE, 4 * self._most, 4 * self._board.count_free())
+            rows = self._session.execute(page.limit(size)).all()
+            places = [(row[0].owner_id, row[0].priority) for row in rows]
+            for index in by_priority(places):
+                yield tuple(rows[index])
+            seen += [row[0].job_id for row in rows]
+            if len(rows) < size:
+                return
+
+    def _place(self, job: JobRow, entrant: Entrant | None = None) -> bool:
+        """Bind the job if an instance for it is free and none is better.
+
+        A job that needs a sampler is charged to its owner, the `entrant`, once.
+        """
+        units = work(self._stage, job)
+        hurry = self._reserved >= _RESERVED
+        while True:
+            may = self._may(job, hurry)
+            candidate = self._board.assign(units, may)
+            if candidate is None:
+                self._reserved += 1
+                return False
+            instance = lock_ready(self._session, candidate.instance_id)
+            if instance is not None:
+                if self._stage is not Stage.DECODE and not job.charged_s:
+                    entrant = entrant or entrant_of(self._session, job.owner_id)
+                    seconds = work(Stage.SAMPLE, job) * self._unit_s
+                    charge(self._session, job, entrant, seconds)
+                expected_s = units * self._board.unit_s(candidate)
+                self.bound.append(
+                    bind(
+                        self._session,
+                        job,
+                        self._stage,
+                        instance,
+                        expected_s,
+                        self._rules.replica_id,
+                    )
+                )
+                return True
+            # It has gone since it was looked at.
+            candidate.slots_free_in_s.clear()
+
+    def _may(self, job: JobRow, hurry: bool) -> Any:
+        def may(candidate: Candidate) -> bool:
+            now = not hurry or 0.0 in candidate.slots_free_in_s
+            return now and may_take(candidate, self._stage, job)
+
+        return may

@@ -1,0 +1,161 @@
+"""Free slots, counted from the runs that hold them, and when the others will be free."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import bindparam, func
+from sqlalchemy import select as select_columns
+from sqlmodel import Session, col, select
+
+from reelmesh.v1 import stage_pb2
+from services.registry.columns import utc_now
+from services.registry.database import touch
+from services.registry.lifecycle import InstanceState, Stage
+from services.registry.placement import Candidate, remaining_s
+from services.registry.records.events import QUEUES
+from services.registry.resolution import fits
+from services.registry.schema import LIVE, InstanceRow, JobRow, RunRow
+
+
+class Shape(NamedTuple):
+    """What has to fit of a job: alike for jobs that are alike."""
+
+    mode: str
+    height: int
+    width: int
+    frames: int
+    evaluations: int
+    checkpoint_digest: str
+
+
+def _taking(stage: Any) -> Sequence[Any]:
+    return (
+        col(InstanceRow.stage) == stage,
+        col(InstanceRow.state) == InstanceState.READY,
+        col(InstanceRow.drain_requested).is_(False),
+    )
+
+
+_FACTS = (
+    col(InstanceRow.instance_id),
+    col(InstanceRow.slots),
+    col(InstanceRow.unit_time_s),
+    col(InstanceRow.pool),
+)
+
+
+_FREE = select_columns(*_FACTS).where(
+    *_taking(bindparam("stage")),
+    select(func.count())
+    .where(LIVE, col(RunRow.instance_id) == col(InstanceRow.instance_id))
+    .correlate(InstanceRow)
+    .scalar_subquery()
+    < col(InstanceRow.slots),
+)
+
+
+def free_candidates(session: Session, stage: Stage, willing: Collection[str]) -> list[Candidate]:
+    """READY and willing instances of the stage that have a free slot.
+
+    Slots in use are counted from the runs that hold them, so no crash can leak one.
+    """
+    rows = session.execute(_FREE, {"stage": stage})
+    return _candidates(session, [row for row in rows if row[0] in willing])
+
+
+def faster_candidates(
+    session: Session, stage: Stage, willing: Collection[str], free: Sequence[Candidate]
+) -> list[Candidate]:
+    """READY and willing instances without a free slot that are faster than a free one.
+
+    Only for these may it pay to wait. An instance that is not heard is never waited for.
+    """
+    known = {one.instance_id for one in free}
+    slowest = max((one.unit_time_s or 0.0 for one in free), default=0.0)
+    if not slowest:
+        return []
+    query = select_columns(*_FACTS).where(*_taking(stage), col(InstanceRow.unit_time_s) < slowest)
+    rows = [row for row in session.execute(query) if row[0] in willing and row[0] not in known]
+    return _candidates(session, rows)
+
+
+def _candidates(session: Session, rows: Sequence[Any]) -> list[Candidate]:
+    names = [row[0] for row in rows]
+    if not names:
+        return []
+    packed = select(InstanceRow.instance_id, InstanceRow.capabilities)
+    capabilities = dict(session.exec(packed.where(col(InstanceRow.instance_id).in_(names))).all())
+    times = _busy_slots(session, names)
+    return [
+        Candidate(
+            instance_id=name,
+            unit_time_s=unit_s,
+            slots_free_in_s=[0.0] * (slots - len(times.get(name, []))) + times.get(name, []),
+            pool=pool,
+            capabilities=capabilities[name],
+        )
+        for name, slots, unit_s, pool in rows
+    ]
+
+
+def _busy_slots(session: Session, names: Sequence[str]) -> Mapping[str, list[float]]:
+    """When each slot that is held will be free, by instance."""
+    times: dict[str, list[float]] = {}
+    now = utc_now()
+    query = select(RunRow.instance_id, RunRow.expected_s, RunRow.bind_time).where(
+        LIVE, col(RunRow.instance_id).in_(names)
+    )
+    for name, expected_s, bind_time in session.exec(query):
+        elapsed_s = max(0.0, (now - bind_time).total_seconds())
+        # Never 0, which is a free slot.
+        times.setdefault(name, []).append(max(1e-6, remaining_s(expected_s, elapsed_s)))
+    return times
+
+
+def lock_ready(session: Session, instance_id: str) -> InstanceRow | None:
+    """The instance, held until the transaction ends, if it still takes runs.
+
+    Whoever changes it just now is not waited for: its jobs are held too, and we hold owners. It is
+    looked at again at once.
+    """
+    query = select(InstanceRow).where(col(InstanceRow.instance_id) == instance_id)
+    locked = session.exec(
+        query.with_for_update(key_share=True, skip_locked=True).execution_options(
+            populate_existing=True
+        )
+    ).first()
+    if locked is None:
+        touch(session, QUEUES)
+        return None
+    ready = locked.state is InstanceState.READY and not locked.drain_requested
+    return locked if ready else None
+
+
+def may_take(candidate: Candidate, stage: Stage, job: JobRow) -> bool:
+    """Whether the job may go there: what it asked for, and what the instance can do."""
+    if stage is Stage.SAMPLE:
+        if job.pool and job.pool != candidate.pool:
+            return False
+        if job.sampler_id and job.sampler_id != candidate.instance_id:
+            return False
+    return fits_capabilities(candidate.capabilities, job)
+
+
+def fits_capabilities(capabilities: bytes, job: JobRow) -> bool:
+    """Whether an instance that registered these can run the job."""
+    shape = Shape(
+        job.mode, job.height, job.width, job.frames, job.evaluations, job.checkpoint_digest
+    )
+    return _fits(capabilities, shape)
+
+
+@lru_cache(maxsize=4096)
+def _fits(capabilities: bytes, shape: Shape) -> bool:
+    return fits(parse(capabilities), shape)
+
+
+@lru_cache(maxsize=1024)
+def parse(capabilities: bytes) -> stage_pb2.Capabilities:
+    """The message, for reading only."""
+    return stage_pb2.Capabilities.FromString(capabilities)

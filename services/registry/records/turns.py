@@ -1,0 +1,216 @@
+"""The owners' turns in the database: who is in turn, what they are charged, and what they took.
+
+Everything here happens in the transaction of the change that it is about, so no crash can leave
+an owner charged for nothing.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam, func, or_, update
+from sqlmodel import Session, col, select
+
+from reelmesh.v1 import stage_pb2
+from services.registry.columns import utc_now
+from services.registry.fairness import Entrant, start_time
+from services.registry.lifecycle import (
+    JOB_TERMINAL,
+    InstanceState,
+    JobState,
+    RunState,
+    Stage,
+    holds_slot,
+)
+from services.registry.placement import TYPICAL_UNIT_S, smooth, work_of
+from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow
+
+# Stages of jobs that are not yet sampled.
+UNSAMPLED = (Stage.ENCODE, Stage.SAMPLE)
+_PAGE = 32
+
+
+def work(stage: Stage, job: JobRow) -> float:
+    """Units of work of a stage of the job."""
+    return work_of(stage, job.height, job.width, job.frames, job.evaluations, job.prompt_tokens)
+
+
+def _queued(owner_id: Any) -> list[Any]:
+    """What says that a job of the owner waits for its turn, along ix_job_turn."""
+    return [
+        col(JobRow.owner_id) == owner_id,
+        col(JobRow.stage).in_(UNSAMPLED),
+        col(JobRow.waiting).is_(True),
+        col(JobRow.state) == JobState.QUEUED,
+    ]
+
+
+# Statements that every job needs are built once: building one takes longer than SQLite does.
+_OWNED: Any = bindparam("owner_id")
+_FIRST_QUEUED = select(JobRow.job_id).where(*_queued(_OWNED)).limit(1)
+_LEAST_TIME = (
+    select(OwnerRow.virtual_time_s)
+    .where(
+        col(OwnerRow.in_turn).is_(True),
+        select(JobRow.job_id).where(*_queued(col(OwnerRow.owner_id))).exists(),
+    )
+    .order_by(col(OwnerRow.virtual_time_s))
+    .limit(1)
+)
+_MOST_TIME = select(func.max(OwnerRow.virtual_time_s))
+_ENTRANT = select(
+    OwnerRow.virtual_time_s, OwnerRow.turn_time, OwnerRow.owner_id, OwnerRow.weight
+).where(col(OwnerRow.owner_id) == _OWNED)
+_UNIT = select(func.avg(InstanceRow.unit_time_s)).where(
+    col(InstanceRow.stage) == Stage.SAMPLE, col(InstanceRow.state) != InstanceState.GONE
+)
+
+
+def join(session: Session, owner_id: str) -> float:
+    """The owner, locked, is about to have one more job: its virtual time.
+
+    If it is the first that waits, the owner begins at the least of those in turn.
+    """
+    now_s = entrant_of(session, owner_id).virtual_time_s
+    if session.exec(_FIRST_QUEUED, params={"owner_id": owner_id}).first():
+        return now_s
+    least = session.exec(_LEAST_TIME).first()
+    most = 0.0
+    if least is None:
+        most = session.exec(_MOST_TIME).one() or 0.0
+    begins_s = start_time(now_s, least, most)
+    session.execute(
+        update(OwnerRow)
+        .where(col(OwnerRow.owner_id) == owner_id)
+        .values(virtual_time_s=begins_s, turn_time=utc_now(), in_turn=True)
+        .execution_options(synchronize_session=False)
+    )
+    return begins_s
+
+
+def in_turn(session: Session) -> Iterator[Entrant]:
+    """Owners that may have a job for a turn, in their order; read as far as it is asked for."""
+    order = (
+        col(OwnerRow.virtual_time_s),
+        col(OwnerRow.turn_time),
+        col(OwnerRow.owner_id),
+    )
+    query = select(*order, col(OwnerRow.weight)).where(
+        col(OwnerRow.in_turn).is_(True), _encodable(col(OwnerRow.owner_id))
+    )
+    seen: set[str] = set()
+    last: float | None = None
+    while True:
+        page = query if last is None else query.where(col(OwnerRow.virtual_time_s) >= last)
+        # Those of the last time come again: more rows than were seen of it bring new ones.
+        size = _PAGE + len(seen)
+        rows = session.exec(page.order_by(*order).limit(size)).all()
+        fresh = [row for row in rows if row[2] not in seen]
+        for time_s, since, owner_id, weight in fresh:
+            seen.add(owner_id)
+            yield Entrant(time_s, since, owner_id, weight)
+        if len(rows) < size:
+            return
+        last = rows[-1][0]
+
+
+def _encodable(owner_id: Any) -> ColumnElement[bool]:
+    """Whether a job of the owner waits to be encoded."""
+    query = select(JobRow.job_id).where(
+        col(JobRow.owner_id) == owner_id,
+        col(JobRow.stage) == Stage.ENCODE,
+        col(JobRow.waiting).is_(True),
+    )
+    return query.exists()
+
+
+def may_have_turn(job: JobRow) -> ColumnElement[bool] | bool:
+    """`in_turn` of the job's owner after a change by which the job waits or has made room."""
+    if job.waiting and job.stage is Stage.ENCODE:
+        return True
+    return or_(col(OwnerRow.in_turn), _encodable(job.owner_id))
+
+
+def charge(session: Session, job: JobRow, entrant: Entrant, seconds: float) -> Entrant:
+    """The job is given its turn: its owner pays what it is expected to take."""
+    job.turn_s = entrant.virtual_time_s
+    job.charged_s = seconds
+    _pay(session, job.owner_id, seconds)
+    return entrant.after(seconds)
+
+
+def entrant_of(session: Session, owner_id: str) -> Entrant:
+    """The owner as it is now."""
+    return Entrant(*session.exec(_ENTRANT, params={"owner_id": owner_id}).one())
+
+
+def sampler_unit_s(session: Session) -> float:
+    """Seconds that a unit of work takes a sampler on average; a guess if nothing was measured."""
+    return measured_unit_s(session) or TYPICAL_UNIT_S[Stage.SAMPLE]
+
+
+def measured_unit_s(session: Session) -> float | None:
+    """The same, None if nothing was measured."""
+    unit_s: float | None = session.exec(_UNIT).one()
+    return unit_s
+
+
+def leave(session: Session, owner_id: str) -> None:
+    """The owner, locked, has nothing for a turn until something of it changes."""
+    session.execute(
+        update(OwnerRow)
+        .where(col(OwnerRow.owner_id) == owner_id)
+        .values(in_turn=False)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def refund(session: Session, job: JobRow) -> None:
+    """What was charged for a job goes back if it is queued again, or ends without a sampler."""
+    if job.charged_s and (job.state in JOB_TERMINAL or job.state is JobState.QUEUED):
+        _pay(session, job.owner_id, -job.charged_s)
+        job.charged_s = 0.0
+
+
+def settle(session: Session, run: RunRow, job: JobRow) -> None:
+    """A run has ended: its owner pays the sampler time that it took instead of what was expected,
+    and its instance's speed is smoothed if it succeeded."""
+    if holds_slot(run.state) or run.state is RunState.REFUSED:
+        return
+    seconds = measured_s(run)
+    if run.stage is Stage.SAMPLE:
+        _pay(session, job.owner_id, seconds - job.charged_s)
+        job.charged_s = 0.0
+    if run.state is RunState.SUCCEEDED and seconds > 0:
+        # A measurement is not worth waiting for whoever holds the instance.
+        query = select(InstanceRow).where(col(InstanceRow.instance_id) == run.instance_id)
+        instance = session.exec(query.with_for_update(skip_locked=True, key_share=True)).first()
+        if instance is not None:
+            units = max(work(run.stage, job), 1e-9)
+            instance.unit_time_s = smooth(instance.unit_time_s, seconds / units)
+            session.add(instance)
+
+
+def measured_s(run: RunRow) -> float:
+    """How long the run held its slot: by its stage's own clock if it told."""
+    timings = stage_pb2.Run.FromString(run.timings or b"").timings
+    told = sum(one.duration.ToNanoseconds() / 1e9 for one in timings)
+    if told > 0:
+        return told
+    # By the calendar, which may have jumped: not below 0, nor far from what was expected.
+    seconds = (_or_now(run.end_time) - run.bind_time).total_seconds()
+    most = 10 * run.expected_s if run.expected_s else seconds
+    return max(0.0, min(seconds, most))
+
+
+def _or_now(time: datetime | None) -> datetime:
+    return time or utc_now()
+
+
+def _pay(session: Session, owner_id: str, seconds: float) -> None:
+    session.execute(
+        update(OwnerRow)
+        .where(col(OwnerRow.owner_id) == owner_id)
+        .values(virtual_time_s=OwnerRow.virtual_time_s + seconds / OwnerRow.weight)
+        .execution_options(synchronize_session=False)
+    )
