@@ -4,7 +4,7 @@ The three stages are three queues: while a decoder decodes one job, the sampler 
 Every binding is committed before its follower makes the first call.
 """
 
-from sqlmodel import Session
+from functools import partial
 
 from services.registry.backoff import Backoff
 from services.registry.database import Database
@@ -18,8 +18,8 @@ from services.registry.signals import Signals, wait
 
 # A slot that is free is told of at once; this is for what nobody could tell.
 _LOOK_S = 1.0
-# The last stage first: it frees the most.
-_ORDER = tuple(reversed(Stage))
+# A sampler that stands idle costs the most; then the last stage, which frees the most.
+_ORDER = (Stage.SAMPLE, Stage.DECODE, Stage.ENCODE)
 
 
 class Dispatcher:
@@ -57,15 +57,20 @@ class Dispatcher:
         reachable = self._peers.reachable(instances)
         willing = self._backoff.without(reachable)
 
-        def bind(session: Session) -> list[list[str]]:
-            return [claim_all(session, stage, willing, reachable, self._rules) for stage in _ORDER]
-
         more = True
         while more:
-            bound = await self._database.write(bind)
-            for run_ids in bound:
+            more = False
+            for stage in _ORDER:
+                bind = partial(
+                    claim_all,
+                    stage=stage,
+                    willing=willing,
+                    reachable=reachable,
+                    rules=self._rules,
+                )
+                run_ids = await self._database.write(bind)
                 for run_id in run_ids:
                     self._following.follow(run_id)
+                more = more or len(run_ids) == BATCH
             # What refused meanwhile is not asked again at once.
             willing = self._backoff.without(willing)
-            more = any(len(run_ids) == BATCH for run_ids in bound)

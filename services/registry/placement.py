@@ -14,6 +14,9 @@ from services.registry.lifecycle import Stage
 TYPICAL_UNIT_S = {Stage.ENCODE: 1e-3, Stage.SAMPLE: 2e-4, Stage.DECODE: 1e-3}
 # How much of a measured time the next one replaces.
 _SMOOTHING = 0.3
+# A job does not wait for a busy instance for less than this part of its time there.
+_WORTH = 0.05
+_LATE = 0.1
 
 
 def work_of(
@@ -34,14 +37,13 @@ def smooth(before_s: float | None, measured_s: float) -> float:
 def remaining_s(expected_s: float, elapsed_s: float) -> float:
     """How much longer a run will hold its slot.
 
-    One that is late is taken to need as long again as it is late, so nothing waits for ever for a
-    run that hangs. A clock that jumped back makes it no longer than a whole run.
+    One that is late is taken to need as long again as it is late, and at least a tenth of what was
+    expected, so nothing waits for ever for a run that hangs. A clock that jumped back makes it no
+    longer than a whole run.
     """
-    return (
-        min(expected_s - elapsed_s, expected_s)
-        if elapsed_s < expected_s
-        else elapsed_s - expected_s
-    )
+    if elapsed_s >= expected_s:
+        return max(elapsed_s - expected_s, _LATE * expected_s)
+    return min(expected_s - elapsed_s, expected_s)
 
 
 @dataclass
@@ -90,11 +92,15 @@ class Board:
                 continue
             free_in_s = min(one.slots_free_in_s)
             took = sum(1 for slot in one.slots_free_in_s if slot > 0)
-            rank = (free_in_s + work * self.unit_s(one), free_in_s, took, one.instance_id)
+            takes_s = work * self.unit_s(one)
+            finish_s = free_in_s + takes_s
+            reckoned_s = finish_s + (_WORTH * takes_s if free_in_s else 0.0)
+            rank = (reckoned_s, free_in_s, took, one.instance_id)
             if best is None or rank < best:
                 best, chosen = rank, one
         if best is None or chosen is None:
             return None
-        finish_s, free_in_s = best[:2]
+        free_in_s = best[1]
+        finish_s = free_in_s + work * self.unit_s(chosen)
         chosen.slots_free_in_s[chosen.slots_free_in_s.index(free_in_s)] = finish_s
         return chosen if free_in_s == 0 else None

@@ -34,6 +34,12 @@ def test_a_job_goes_to_the_instance_that_finishes_it_first() -> None:
     assert Board([fast, slow], Stage.SAMPLE).assign(10, everywhere) is slow
 
 
+def test_a_job_does_not_wait_for_next_to_nothing() -> None:
+    """A busy instance that is hardly faster and nearly done is not worth an idle one."""
+    busy, free = Candidate("busy", 0.99, [0.05]), Candidate("free", 1.0, [0.0])
+    assert Board([busy, free], Stage.SAMPLE).assign(10, everywhere) is free
+
+
 def test_an_instance_that_was_never_measured_is_taken_to_be_like_the_others() -> None:
     """So that it is tried."""
     new, known = Candidate("a-new", None, [0.0]), Candidate("b-known", 2.0, [0.0])
@@ -71,6 +77,7 @@ def test_a_run_that_is_late_is_waited_for_only_as_long_again() -> None:
     """And no clock that jumps makes it longer than a run."""
     assert remaining_s(100, 30) == 70
     assert remaining_s(100, 130) == 30
+    assert remaining_s(100, 101) == 10
     assert remaining_s(100, -1e9) == 100
 
 
@@ -101,7 +108,12 @@ def speed(queue: Queue, **unit_times: float) -> None:
 def encoded(queue: Queue, count: int) -> list[str]:
     """Jobs that wait for a sampler."""
     queue.instance("encoder-0", Stage.ENCODE, slots=16)
-    jobs = queue.jobs(queue.owner("bob"), count)
+    return encoded_more(queue, count, "bob")
+
+
+def encoded_more(queue: Queue, count: int, name: str = "ben") -> list[str]:
+    """Another owner's."""
+    jobs = queue.jobs(queue.owner(name), count)
     queue.claim(Stage.ENCODE)
     for job_id in jobs:
         queue.end(job_id)
@@ -141,6 +153,23 @@ def test_a_job_waits_for_a_fast_instance_but_not_for_one_that_is_not_heard(queue
     # Its binding was not sent yet, so the first job is back at its place.
     assert queue.claim(Stage.SAMPLE) == jobs[:1]
     assert where(queue)[jobs[0]] == "slow"
+
+
+def test_a_slow_instance_is_not_left_idle_by_a_queue_that_needs_it(queue: Queue) -> None:
+    """Five times faster is not enough for seven jobs, though only one of them is encoded."""
+    jobs = encoded(queue, 1)
+    queue.instance("fast", Stage.SAMPLE)
+    queue.instance("slow", Stage.SAMPLE)
+    speed(queue, fast=1e-3, slow=5e-3)
+    busy = encoded_more(queue, 1)
+    assert queue.claim(Stage.SAMPLE, most=1) == jobs
+    assert where(queue)[jobs[0]] == "fast"
+    assert queue.claim(Stage.SAMPLE) == []
+    queue.jobs(queue.owner("alice"), 2)
+    assert queue.claim(Stage.SAMPLE) == []
+    queue.jobs(queue.owner("carol"), 3)
+    assert queue.claim(Stage.SAMPLE) == busy
+    assert where(queue)[busy[0]] == "slow"
 
 
 def test_what_succeeded_is_measured_in_its_own_transaction(queue: Queue) -> None:

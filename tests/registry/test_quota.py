@@ -57,8 +57,10 @@ async def test_an_owner_has_one_running_and_two_waiting_by_default(mesh: Mesh) -
     # The second sampler is free, and yet only one job of the owner may hold one.
     begun = [len(one.journal.begun) for one in mesh.stages if one.stage == stage_pb2.STAGE_SAMPLE]
     assert sum(begun) <= 1
+    words = "another job of its owner to be sampled"
     waits = await bob.until(
-        jobs[1].job_id, lambda one: one.stage == stage_pb2.STAGE_SAMPLE and one.waiting_for != ""
+        jobs[1].job_id,
+        lambda one: one.stage == stage_pb2.STAGE_SAMPLE and one.waiting_for == words,
     )
     assert waits.state == jobs_pb2.JOB_STATE_RUNNING
     alice = await mesh.owner("alice")

@@ -33,7 +33,7 @@ async def test_work_in_every_state_is_resumed(mesh: Mesh) -> None:
         return all(_begun(stage) & set(sampled) for stage in (sampler, silent))
 
     await until(both_work)
-    silent.beating = False
+    silent.beating, silent.mute = False, True
     doubted = next(iter(_begun(silent) & set(sampled)))
     await local.until(doubted, lambda job: job.state == jobs_pb2.JOB_STATE_VERIFYING)
     waiting = (await local.create("waits for a sampler")).job_id
@@ -48,7 +48,7 @@ async def test_work_in_every_state_is_resumed(mesh: Mesh) -> None:
     local = mesh.local
     for job_id, state in states.items():
         assert (await local.get(job_id)).state == state
-    silent.beating = True
+    silent.beating, silent.mute = True, False
     for stage in (encoder, sampler, silent):
         await stage.release()
     for job_id in (*sampled, waiting, encoded, queued):

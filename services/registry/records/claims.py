@@ -6,10 +6,10 @@ were decided too early. SAMPLE and DECODE keep the order of the turns. What is l
 by free slots, owners and instances, never by how many jobs wait.
 """
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from sqlalchemy import bindparam, func, or_
 from sqlmodel import Session, col, select
@@ -143,6 +143,7 @@ class _Claim:
         self._rules = rules
         self._most = most
         self._reserved = 0
+        self._begun: Counter[str] = Counter()
         self.bound: list[str] = []
 
     @cached_property
@@ -198,17 +199,38 @@ class _Claim:
 
     def keep_turns(self) -> None:
         """Bind the jobs that wait, in the order of their turns."""
-        started: dict[str, int] = {}
+        left: list[JobRow] = []
         for job, running, limit in self._in_order():
             if not self._open:
                 return
-            if self._stage is Stage.SAMPLE and 0 <= limit <= running + started.get(job.owner_id, 0):
+            if self._stage is Stage.SAMPLE and 0 <= limit <= running + self._begun[job.owner_id]:
                 continue
             source = find_source(self._session, job.job_id, self._stage)
             if source is None or not source.readable(self._reachable):
                 continue
-            if self._place(job):
-                started[job.owner_id] = started.get(job.owner_id, 0) + 1
+            # One that is left for a better instance counts too: it will be there soon.
+            self._begun[job.owner_id] += 1
+            if not self._place(job):
+                left.append(job)
+        if self._stage is Stage.SAMPLE and left and self._open:
+            self._make_room(left)
+
+    def _make_room(self, left: list[JobRow]) -> None:
+        """Jobs were left for better instances, and those behind them will want the same ones.
+
+        The jobs that are not encoded yet are placed as if they were: where one of them would take
+        a free instance, the last one that was left takes it now instead of keeping it idle.
+        """
+        behind = select(JobRow).where(
+            col(JobRow.stage) == Stage.ENCODE, col(JobRow.pool) == "", col(JobRow.sampler_id) == ""
+        )
+        for job in self._session.exec(behind.limit(_RESERVED)):
+            if not left or not self._open:
+                return
+            may = self._may(left[-1], hurry=False)
+            candidate = self._board.assign(work(self._stage, job), may)
+            if candidate is not None:
+                self._bind(left.pop(), candidate)
 
     def _in_order(self) -> Iterator[tuple[JobRow, int, int]]:
         """(job, samplers its owner holds, how many it may hold), page by page."""
@@ -241,36 +263,29 @@ class _Claim:
 
         A job that needs a sampler is charged to its owner, the `entrant`, once.
         """
-        units = work(self._stage, job)
         hurry = self._reserved >= _RESERVED
-        while True:
-            may = self._may(job, hurry)
-            candidate = self._board.assign(units, may)
-            if candidate is None:
-                self._reserved += 1
-                return False
-            instance = lock_ready(self._session, candidate.instance_id)
-            if instance is not None:
-                if self._stage is not Stage.DECODE and not job.charged_s:
-                    entrant = entrant or entrant_of(self._session, job.owner_id)
-                    seconds = work(Stage.SAMPLE, job) * self._unit_s
-                    charge(self._session, job, entrant, seconds)
-                expected_s = units * self._board.unit_s(candidate)
-                self.bound.append(
-                    bind(
-                        self._session,
-                        job,
-                        self._stage,
-                        instance,
-                        expected_s,
-                        self._rules.replica_id,
-                    )
-                )
+        while candidate := self._board.assign(work(self._stage, job), self._may(job, hurry)):
+            if self._bind(job, candidate, entrant):
                 return True
+        self._reserved += 1
+        return False
+
+    def _bind(self, job: JobRow, candidate: Candidate, entrant: Entrant | None = None) -> bool:
+        instance = lock_ready(self._session, candidate.instance_id)
+        if instance is None:
             # It has gone since it was looked at.
             candidate.slots_free_in_s.clear()
+            return False
+        if self._stage is not Stage.DECODE and not job.charged_s:
+            entrant = entrant or entrant_of(self._session, job.owner_id)
+            charge(self._session, job, entrant, work(Stage.SAMPLE, job) * self._unit_s)
+        expected_s = work(self._stage, job) * self._board.unit_s(candidate)
+        replica_id = self._rules.replica_id
+        run_id = bind(self._session, job, self._stage, instance, expected_s, replica_id)
+        self.bound.append(run_id)
+        return True
 
-    def _may(self, job: JobRow, hurry: bool) -> Any:
+    def _may(self, job: JobRow, hurry: bool) -> Callable[[Candidate], bool]:
         def may(candidate: Candidate) -> bool:
             now = not hurry or 0.0 in candidate.slots_free_in_s
             return now and may_take(candidate, self._stage, job)

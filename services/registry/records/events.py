@@ -5,7 +5,6 @@ The owner's row is locked first, so revisions become visible in their order and 
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import delete, exists, update
 from sqlmodel import Session, col, select
@@ -15,7 +14,7 @@ from reelmesh.v1 import jobs_pb2
 from services.registry.database import touch
 from services.registry.lifecycle import JOB_TERMINAL
 from services.registry.messages import job_message
-from services.registry.records.turns import may_have_turn, refund
+from services.registry.records.turns import number, refund
 from services.registry.schema import EventRow, JobRow, OwnerRow, RunRow
 
 # Whoever waits for a job, a slot or an instance that became free waits for this name.
@@ -32,17 +31,7 @@ def runs_of(session: Session, job_id: str) -> Sequence[RunRow]:
 
 def record_change(session: Session, job: JobRow) -> None:
     """Number the job's change, keep the job as it is now, and wake whoever waits for it."""
-    changes: dict[str, Any] = {"revision": OwnerRow.revision + 1}
-    if job.waiting or job.stage is None:
-        changes["in_turn"] = may_have_turn(job)
-    numbered = (
-        update(OwnerRow)
-        .where(col(OwnerRow.owner_id) == job.owner_id)
-        .values(**changes)
-        .returning(col(OwnerRow.revision))
-        .execution_options(synchronize_session=False)
-    )
-    job.revision = session.execute(numbered).scalar_one()
+    job.revision = number(session, job)
     refund(session, job)
     job.first_revision = job.first_revision or job.revision
     session.add(job)

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from sqlalchemy import bindparam
 from sqlmodel import Session, col, select
 
 from services.common.ids import new_id, new_secret
@@ -13,6 +14,14 @@ from services.registry.database import touch
 from services.registry.schema import KeyRow, OwnerRow
 
 _LONGEST = 64
+
+
+_LOCK = (
+    select(OwnerRow)
+    .where(col(OwnerRow.owner_id) == bindparam("owner_id"))
+    .with_for_update()
+    .execution_options(populate_existing=True)
+)
 
 
 def create_owner(session: Session, name: str, *, admin: bool) -> OwnerRow:
@@ -35,8 +44,7 @@ def find_by_name(session: Session, name: str) -> OwnerRow | None:
 
 def lock_owner(session: Session, owner_id: str) -> OwnerRow:
     """The owner, held until the transaction ends: an owner's creating calls take turns."""
-    query = select(OwnerRow).where(col(OwnerRow.owner_id) == owner_id).with_for_update()
-    return session.exec(query.execution_options(populate_existing=True)).one()
+    return session.exec(_LOCK, params={"owner_id": owner_id}).one()
 
 
 def lock_known_owner(session: Session, owner_id: str) -> OwnerRow:

@@ -143,6 +143,9 @@ def _waiting_for(session: Session, job: JobRow, stage: Stage, ahead: int) -> str
             return f"the instance {holder.instance_id}, which holds its input and is not heard"
     if ahead or _busy(session, asked) >= slots:
         return f"{name} to be free"
+    if stage is not Stage.DECODE and _is_sampled(session, job.owner_id):
+        # There is room, so it is the owner's own limit, if anything.
+        return "another job of its owner to be sampled"
     return f"{name} to take it{_last_refusal(session, job, stage)}"
 
 

@@ -45,6 +45,16 @@ def _queued(owner_id: Any) -> list[Any]:
     ]
 
 
+def encodable(owner_id: Any) -> ColumnElement[bool]:
+    """Whether a job of the owner waits to be encoded."""
+    query = select(JobRow.job_id).where(
+        col(JobRow.owner_id) == owner_id,
+        col(JobRow.stage) == Stage.ENCODE,
+        col(JobRow.waiting).is_(True),
+    )
+    return query.exists()
+
+
 # Statements that every job needs are built once: building one takes longer than SQLite does.
 _OWNED: Any = bindparam("owner_id")
 _FIRST_QUEUED = select(JobRow.job_id).where(*_queued(_OWNED)).limit(1)
@@ -63,6 +73,24 @@ _ENTRANT = select(
 ).where(col(OwnerRow.owner_id) == _OWNED)
 _UNIT = select(func.avg(InstanceRow.unit_time_s)).where(
     col(InstanceRow.stage) == Stage.SAMPLE, col(InstanceRow.state) != InstanceState.GONE
+)
+
+
+_OF = col(OwnerRow.owner_id) == bindparam("numbered")
+_NUMBER: Any = (
+    update(OwnerRow)
+    .where(_OF)
+    .values(revision=OwnerRow.revision + 1)
+    .returning(col(OwnerRow.revision))
+    .execution_options(synchronize_session=False)
+)
+_NUMBER_WAITING = _NUMBER.values(in_turn=True)
+_NUMBER_ROOM = _NUMBER.values(in_turn=or_(col(OwnerRow.in_turn), encodable(bindparam("numbered"))))
+_PAY = (
+    update(OwnerRow)
+    .where(_OF)
+    .values(virtual_time_s=OwnerRow.virtual_time_s + bindparam("seconds") / OwnerRow.weight)
+    .execution_options(synchronize_session=False)
 )
 
 
@@ -96,7 +124,7 @@ def in_turn(session: Session) -> Iterator[Entrant]:
         col(OwnerRow.owner_id),
     )
     query = select(*order, col(OwnerRow.weight)).where(
-        col(OwnerRow.in_turn).is_(True), _encodable(col(OwnerRow.owner_id))
+        col(OwnerRow.in_turn).is_(True), encodable(col(OwnerRow.owner_id))
     )
     seen: set[str] = set()
     last: float | None = None
@@ -114,21 +142,18 @@ def in_turn(session: Session) -> Iterator[Entrant]:
         last = rows[-1][0]
 
 
-def _encodable(owner_id: Any) -> ColumnElement[bool]:
-    """Whether a job of the owner waits to be encoded."""
-    query = select(JobRow.job_id).where(
-        col(JobRow.owner_id) == owner_id,
-        col(JobRow.stage) == Stage.ENCODE,
-        col(JobRow.waiting).is_(True),
-    )
-    return query.exists()
+def number(session: Session, job: JobRow) -> int:
+    """The owner's next revision, for a change of the job; and whether the owner is in turn now.
 
-
-def may_have_turn(job: JobRow) -> ColumnElement[bool] | bool:
-    """`in_turn` of the job's owner after a change by which the job waits or has made room."""
-    if job.waiting and job.stage is Stage.ENCODE:
-        return True
-    return or_(col(OwnerRow.in_turn), _encodable(job.owner_id))
+    It may be if the job waits, or has made room for another one by moving on or ending.
+    """
+    values = {"numbered": job.owner_id}
+    if not job.waiting and job.stage is not None:
+        # Nothing of the job is asked for, so it need not be written yet.
+        with session.no_autoflush:
+            return int(session.execute(_NUMBER, values).scalar_one())
+    waits = job.waiting and job.stage is Stage.ENCODE
+    return int(session.execute(_NUMBER_WAITING if waits else _NUMBER_ROOM, values).scalar_one())
 
 
 def charge(session: Session, job: JobRow, entrant: Entrant, seconds: float) -> Entrant:
@@ -208,9 +233,5 @@ def _or_now(time: datetime | None) -> datetime:
 
 
 def _pay(session: Session, owner_id: str, seconds: float) -> None:
-    session.execute(
-        update(OwnerRow)
-        .where(col(OwnerRow.owner_id) == owner_id)
-        .values(virtual_time_s=OwnerRow.virtual_time_s + seconds / OwnerRow.weight)
-        .execution_options(synchronize_session=False)
-    )
+    with session.no_autoflush:
+        session.execute(_PAY, {"numbered": owner_id, "seconds": seconds})
