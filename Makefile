@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 $(CHECKPOINT)/modular_model_index.json: $(STAMP) $(wildcard tools/tiny_*.py)
-	$(BIN)/python -m tools.tiny_checkpoint --out $(CHECKPOINT)
+	$(BIN)/python -m tools.tiny_checkpoint --force --out $(CHECKPOINT)
 
 demo: $(STAMP) $(CHECKPOINT)/modular_model_index.json
 	$(BIN)/python -m tools.demo --checkpoint $(CHECKPOINT) --output out/demo.mp4

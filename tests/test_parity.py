@@ -12,7 +12,8 @@ from services.common.checkpoint.components import ModelSettings
 from services.common.work import Watch
 from services.decoder.engine import Clip, DecodeOrder, DecoderEngine
 from services.encoder.engine import EncodeOrder, EncoderEngine
-from services.sampler.engine import SampleOrder, SamplerEngine
+from services.sampler.engine import SamplerEngine
+from services.sampler.order import SampleOrder
 from tests.reference import SIZE, generate
 
 # Results depend on the number of threads: both sides work with this one.
@@ -36,7 +37,7 @@ def results(
     for engine in (encoder, sampler, decoder):
         engine.load()
     encoder.encode(EncodeOrder("t2va", prompt, **SIZE), folder / "c", Watch())
-    order = SampleOrder(mode="t2va", seed=seed, evaluations=evaluations, **SIZE)
+    order = SampleOrder("t2va", SIZE["height"], SIZE["width"], SIZE["frames"], seed, evaluations)
     sampler.sample(order, folder / "c", folder / "l", Watch())
     clip = decoder.frames(DecodeOrder(**SIZE), folder / "l", Watch())
 

@@ -1,22 +1,26 @@
 """The sampler engine."""
 
 import threading
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, EngineError, NonFinite, Watch
-from services.sampler.engine import SampleOrder, SamplerEngine
+from services.sampler.engine import SamplerEngine
+from services.sampler.order import SampleOrder
 
 TOKENS = 5
 
 
 def _order(seed: int = 7, evaluations: int = 2, **other: int) -> SampleOrder:
-    size = {"height": 64, "width": 96, "frames": 124, **other}
+    size: dict[str, Any] = {"height": 64, "width": 96, "frames": 124, **other}
     return SampleOrder(mode="t2va", seed=seed, evaluations=evaluations, **size)
 
 
@@ -62,6 +66,36 @@ def test_writes_latents(engine: SamplerEngine, conditioning: Path, tmp_path: Pat
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
     assert reports == [("evaluate", done, 3) for done in range(4)]
     assert set(timings) == {"prepare", "evaluate", "write"}
+
+
+def test_362_frames_run_to_the_end(
+    engine: SamplerEngine, conditioning: Path, tmp_path: Path
+) -> None:
+    """Beyond the trained 345 frames nothing of the engine stands in the way."""
+    order = _order(evaluations=1, height=64, width=64, frames=362)
+    engine.sample(order, conditioning, tmp_path / "out", Watch())
+    shapes = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "out").items()}
+    assert shapes == {"latents": (1, 24, 107, 4, 4), "audio_latents": (2, 32, 603)}
+
+
+def test_memory_stays_over_many_jobs(
+    engine: SamplerEngine, conditioning: Path, tmp_path: Path
+) -> None:
+    """Twenty jobs that keep snapshots, some of them cancelled, take no more memory than ten."""
+    process = psutil.Process()
+    resident = []
+    for number in range(20):
+        order = replace(
+            _order(seed=number, evaluations=2, height=64, width=64, frames=22),
+            snapshot=tmp_path / "half",
+        )
+        watch = Watch()
+        if number % 4 == 3:
+            watch.cancel()
+        with suppress(Cancelled):
+            engine.sample(order, conditioning, tmp_path / "out", watch)
+        resident.append(process.memory_info().rss)
+    assert resident[-1] - resident[9] < 8 << 20
 
 
 def test_runs_leave_no_trace(

@@ -1,5 +1,7 @@
 """The supervisor with a real rank process: same verb as the engine, and it outlives its rank."""
 
+import errno
+import queue
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,8 +15,11 @@ from safetensors.torch import load_file
 from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, EngineError, Watch
 from services.encoder.engine import EncodeOrder, EncoderEngine
-from services.sampler.engine import SampleOrder, SamplerEngine
-from services.sampler.supervisor import Supervisor
+from services.sampler.engine import SamplerEngine
+from services.sampler.order import SampleOrder
+from services.sampler.ranks.complaint import explain
+from services.sampler.ranks.plan import Limits, Plan
+from services.sampler.ranks.supervisor import Supervisor
 
 THREADS = 1
 
@@ -42,7 +47,7 @@ def conditioning(settings: ModelSettings, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def supervisor(settings: ModelSettings) -> Iterator[Supervisor]:
     """A supervisor whose rank has loaded."""
-    made = Supervisor(settings, 120, "sampler-test")
+    made = Supervisor(Plan(settings, "sampler-test", limits=Limits(load_s=240)))
     made.load()
     yield made
     made.close()
@@ -52,7 +57,7 @@ def supervisor(settings: ModelSettings) -> Iterator[Supervisor]:
 def rank_processes() -> list[psutil.Process]:
     return [
         child
-        for child in psutil.Process().children()  # a mesh of other tests may have ranks of its own
+        for child in psutil.Process().children(recursive=True)
         if "spawn_main" in " ".join(child.cmdline())
     ]
 
@@ -125,7 +130,7 @@ def test_killed_rank_fails_the_run_and_the_next_one_has_a_new_rank(
     rank.send_signal(signal.SIGKILL)
     running.join(60)
     assert [error.reason for error in errors] == ["WORKER_DIED"]
-    assert "-9" in errors[0].message
+    assert "rank 0 was ended by SIGKILL" in errors[0].message
     supervisor.sample(order(), conditioning, tmp_path / "next", Watch())
     assert load_file(tmp_path / "next")["latents"].isfinite().all()
 
@@ -133,7 +138,50 @@ def test_killed_rank_fails_the_run_and_the_next_one_has_a_new_rank(
 def test_checkpoint_that_does_not_load_is_told(tmp_path: Path) -> None:
     """The rank's error is the supervisor's, and no process stays."""
     before = len(rank_processes())
-    broken = Supervisor(ModelSettings(str(tmp_path / "none"), "cpu"), 60, "sampler-test")
+    broken = Supervisor(Plan(ModelSettings(str(tmp_path / "none"), "cpu"), "sampler-test"))
     with pytest.raises(EngineError, match="no checkpoint folder"):
         broken.load()
     assert len(rank_processes()) == before
+    broken.close()
+
+
+def test_ranks_are_given_up_after_so_many_starts(
+    settings: ModelSettings, conditioning: Path, tmp_path: Path
+) -> None:
+    """Then the process is told to end, and nobody waits for ranks that never come."""
+    health: queue.Queue[bool | None] = queue.Queue()
+    mortal = Supervisor(Plan(settings, "sampler-test", limits=Limits(load_s=240, restarts=0)))
+    mortal.load()
+    mortal.follow(health.put)
+    assert health.get(timeout=10) is True
+    psutil.Process(mortal.pids[0]).kill()
+    assert health.get(timeout=10) is False
+    assert health.get(timeout=10) is None
+    with pytest.raises(EngineError, match="no ranks") as caught:
+        mortal.sample(order(), conditioning, tmp_path / "out", Watch())
+    assert caught.value.reason == "WORKER_DIED"
+    mortal.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [
+        (MemoryError("asked for 3 GiB"), "OUT_OF_MEMORY", "MemoryError: asked for 3 GiB"),
+        (
+            RuntimeError("[alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: 99 bytes"),
+            "OUT_OF_MEMORY",
+            "99 bytes",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "DISK_FULL", "No space left"),
+        (ValueError(f"not {torch.ones(90, 90)!r}, sorry"), "ENGINE_FAILED", "not tensor(…), sorry"),
+        (ValueError("x" * 99_999), "ENGINE_FAILED", "…"),
+    ],
+)
+def test_complaints_are_short_and_in_the_errors_own_words(
+    error: Exception, reason: str, words: str
+) -> None:
+    """Memory's figures stay, tensors go, and a long message is cut."""
+    complaint = explain(error)
+    assert complaint.reason == reason
+    assert words in complaint.words
+    assert len(complaint.words) <= 3000

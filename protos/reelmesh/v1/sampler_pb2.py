@@ -26,7 +26,7 @@ from reelmesh.v1 import stage_pb2 as reelmesh_dot_v1_dot_stage__pb2
 from reelmesh.v1 import transfer_pb2 as reelmesh_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19reelmesh/v1/sampler.proto\x12\x0breelmesh.v1\x1a\x17reelmesh/v1/stage.proto\x1a\x1areelmesh/v1/transfer.proto\"\xa9\x01\n\x12StartSampleRequest\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.reelmesh.v1.RunSpec\x12\x1f\n\x04\x63lip\x18\x02 \x01(\x0b\x32\x11.reelmesh.v1.Clip\x12,\n\x0c\x63onditioning\x18\x03 \x01(\x0b\x32\x16.reelmesh.v1.BundleRef\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x13\n\x0b\x65valuations\x18\x05 \x01(\x05\"4\n\x13StartSampleResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run2b\n\x0eSamplerService\x12P\n\x0bStartSample\x12\x1f.reelmesh.v1.StartSampleRequest\x1a .reelmesh.v1.StartSampleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19reelmesh/v1/sampler.proto\x12\x0breelmesh.v1\x1a\x17reelmesh/v1/stage.proto\x1a\x1areelmesh/v1/transfer.proto\"\xc0\x01\n\x12StartSampleRequest\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.reelmesh.v1.RunSpec\x12\x1f\n\x04\x63lip\x18\x02 \x01(\x0b\x32\x11.reelmesh.v1.Clip\x12,\n\x0c\x63onditioning\x18\x03 \x01(\x0b\x32\x16.reelmesh.v1.BundleRef\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x13\n\x0b\x65valuations\x18\x05 \x01(\x05\x12\x15\n\rresume_run_id\x18\x06 \x01(\t\"4\n\x13StartSampleResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.reelmesh.v1.Run2b\n\x0eSamplerService\x12P\n\x0bStartSample\x12\x1f.reelmesh.v1.StartSampleRequest\x1a .reelmesh.v1.StartSampleResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reelmesh.v1.sampler_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STARTSAMPLEREQUEST']._serialized_start=96
-  _globals['_STARTSAMPLEREQUEST']._serialized_end=265
-  _globals['_STARTSAMPLERESPONSE']._serialized_start=267
-  _globals['_STARTSAMPLERESPONSE']._serialized_end=319
-  _globals['_SAMPLERSERVICE']._serialized_start=321
-  _globals['_SAMPLERSERVICE']._serialized_end=419
+  _globals['_STARTSAMPLEREQUEST']._serialized_end=288
+  _globals['_STARTSAMPLERESPONSE']._serialized_start=290
+  _globals['_STARTSAMPLERESPONSE']._serialized_end=342
+  _globals['_SAMPLERSERVICE']._serialized_start=344
+  _globals['_SAMPLERSERVICE']._serialized_end=442
 # @@protoc_insertion_point(module_scope)

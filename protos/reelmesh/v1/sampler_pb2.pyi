@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StartSampleRequest(_message.Message):
-    __slots__ = ("run", "clip", "conditioning", "seed", "evaluations")
+    __slots__ = ("run", "clip", "conditioning", "seed", "evaluations", "resume_run_id")
     RUN_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     CONDITIONING_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_RUN_ID_FIELD_NUMBER: _ClassVar[int]
     run: _stage_pb2.RunSpec
     clip: _transfer_pb2.Clip
     conditioning: _transfer_pb2.BundleRef
     seed: int
     evaluations: int
-    def __init__(self, run: _Optional[_Union[_stage_pb2.RunSpec, _Mapping]] = ..., clip: _Optional[_Union[_transfer_pb2.Clip, _Mapping]] = ..., conditioning: _Optional[_Union[_transfer_pb2.BundleRef, _Mapping]] = ..., seed: _Optional[int] = ..., evaluations: _Optional[int] = ...) -> None: ...
+    resume_run_id: str
+    def __init__(self, run: _Optional[_Union[_stage_pb2.RunSpec, _Mapping]] = ..., clip: _Optional[_Union[_transfer_pb2.Clip, _Mapping]] = ..., conditioning: _Optional[_Union[_transfer_pb2.BundleRef, _Mapping]] = ..., seed: _Optional[int] = ..., evaluations: _Optional[int] = ..., resume_run_id: _Optional[str] = ...) -> None: ...
 
 class StartSampleResponse(_message.Message):
     __slots__ = ("run",)

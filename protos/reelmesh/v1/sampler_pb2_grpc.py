@@ -51,6 +51,8 @@ class SamplerServiceServicer:
         reports "evaluate" i of n after each evaluation. The output is a LATENTS bundle, fp32:
         `latents` (1, 24, T, H/16, W/16) with T = 5n + 2 for 17n + 5 frames, and `audio_latents`
         (2, 32, round(frames / 24 * 40)).
+        A run that has not succeeded leaves its last snapshot on the instance's disk for a day (both
+        can be configured), so that another run can go on from it: see `resume_run_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -91,6 +91,11 @@ class Book:
             return entry
         raise MeshError(Reason.RUN_NOT_FOUND, "this instance's journal has no such run")
 
+    def find(self, run_id: str) -> stage_pb2.Run | None:
+        """The run, if the journal has it."""
+        entry = self._entries.get(run_id)
+        return entry.run if entry else None
+
     def newest(self) -> list[stage_pb2.Run]:
         """All runs, newest first."""
         return [entry.run for entry in reversed(self._entries.values())]

@@ -1,8 +1,11 @@
 """What an instance publishes about itself, from its checkpoint and its settings."""
 
-from reelmesh.v1 import stage_pb2, transfer_pb2
+from collections.abc import Sequence
+
+from reelmesh.v1 import stage_pb2
 from services.common.checkpoint.facts import describe
 from services.common.config import StageSettings
+from services.common.stage.modes import mode_number
 
 # Admission limits that no config of the checkpoint holds: aspect 1:4 to 4:1 and 768x1344 pixels
 # are the model card's, the shortest edge is two tiles of the canvas grid, and the most evaluations
@@ -14,7 +17,11 @@ _MAX_EVALUATIONS = 200
 
 
 def publish(
-    settings: StageSettings, stage: stage_pb2.Stage, *, layout: str = ""
+    settings: StageSettings,
+    stage: stage_pb2.Stage,
+    *,
+    modes: Sequence[str] = ("t2va",),
+    layout: str = "",
 ) -> stage_pb2.Capabilities:
     """The capabilities of an instance. Reads the checkpoint's configs; blocks; imports no torch."""
     facts = describe(settings.checkpoint)
@@ -38,7 +45,7 @@ def publish(
     )
     return stage_pb2.Capabilities(
         stage=stage,
-        modes=[transfer_pb2.MODE_T2VA],
+        modes=map(mode_number, modes),
         checkpoint=settings.checkpoint.rstrip("/").rsplit("/", 1)[-1],
         checkpoint_digest=facts.digest,
         limits=limits,

@@ -12,3 +12,8 @@ _NAMES = {
 def mode_name(mode: transfer_pb2.Mode) -> str:
     """For example "t2va"."""
     return _NAMES[mode]
+
+
+def mode_number(name: str) -> transfer_pb2.Mode:
+    """For example MODE_T2VA, of "t2va"."""
+    return {known: number for number, known in _NAMES.items()}[name]

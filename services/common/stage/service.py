@@ -53,6 +53,10 @@ class Part:
     # Takes a finished output to the registry; the registry fetches it otherwise.
     deliver: Callable[[Peer], Deliver] | None = None
     layout: str = ""
+    # The modes that it does.
+    modes: Sequence[str] = ("t2va",)
+    # Deletes what the stage itself keeps on disk and needs no more; called on the loop, on a timer.
+    sweep: Callable[[Desk], None] = lambda _desk: None
     # Has its argument called, from any thread, when the stage can work (True), when it cannot for
     # now (False), or when it never will again (None), which ends the process.
     follow: Callable[[Callable[[bool | None], None]], None] = lambda _tell: None
@@ -84,7 +88,7 @@ async def _serve(settings: StageSettings, part: Part) -> int:
     book = Book(journal, settings.instance_id)
     await asyncio.to_thread(_open, journal, store, book)
     capabilities = await asyncio.to_thread(
-        lambda: publish(settings, part.stage, layout=part.layout)
+        lambda: publish(settings, part.stage, modes=part.modes, layout=part.layout)
     )
     instance = stage_pb2.Instance(
         instance_id=settings.instance_id,
@@ -153,7 +157,7 @@ async def _work(
     tasks: set[asyncio.Task[object]] = {
         stopping,
         breaking,
-        asyncio.create_task(_sweep(desk.store)),
+        asyncio.create_task(_sweep(part, desk)),
     }
     keeping: asyncio.Task[MeshError | None] | None = None
     draining = False
@@ -193,10 +197,11 @@ async def _work(
     return 0
 
 
-async def _sweep(store: BundleStore) -> None:
+async def _sweep(part: Part, desk: Desk) -> None:
     while True:
+        part.sweep(desk)
         await asyncio.sleep(_SWEEP_S)
-        await asyncio.to_thread(store.sweep, utc_now())
+        await asyncio.to_thread(desk.store.sweep, utc_now())
 
 
 def _open(journal: Journal, store: BundleStore, book: Book) -> None:

@@ -32,9 +32,11 @@ from services.common.transfer.servicer import TransferServicer
 from services.common.transfer.space import free_bytes
 from services.common.transfer.store import BundleStore
 from services.common.work import Watch
-from services.sampler.engine import SampleOrder
+from services.sampler.order import SampleOrder
+from services.sampler.ranks.plan import Plan
+from services.sampler.ranks.supervisor import Supervisor
 from services.sampler.servicer import SamplerServicer
-from services.sampler.supervisor import Supervisor
+from services.sampler.shelf import Shelf
 
 CLIP = transfer_pb2.Clip(mode=transfer_pb2.MODE_T2VA, height=64, width=64, frames=124)
 LIMITS = stage_pb2.Limits(
@@ -69,7 +71,7 @@ class ScriptedSampler(Supervisor):
     """Counts its runs; holds, fails or spoils one as told; writes small latents otherwise."""
 
     def __init__(self) -> None:
-        super().__init__(ModelSettings("none"), 1.0, "sampler-1")
+        super().__init__(Plan(ModelSettings("none"), "sampler-1"))
         self.orders: list[SampleOrder] = []
         self.seen: list[bytes] = []
         self.go = threading.Event()
@@ -100,8 +102,13 @@ class Stage:
     """The service, started on a folder, with stubs for the roles that call it."""
 
     def __init__(
-        self, folder: Path, name: str = "sampler-1", free: Callable[[Path], int] = free_bytes
+        self,
+        folder: Path,
+        name: str = "sampler-1",
+        free: Callable[[Path], int] = free_bytes,
+        shelf: Shelf | None = None,
     ) -> None:
+        self._shelf = shelf
         self.engine = ScriptedSampler()
         self.journal = Journal(folder / name)
         self.store = BundleStore(folder / name, free=free)
@@ -140,7 +147,7 @@ class Stage:
                 Mount(
                     "reelmesh.v1.SamplerService",
                     sampler_pb2_grpc.add_SamplerServiceServicer_to_server,
-                    SamplerServicer(self.desk, self.engine),
+                    SamplerServicer(self.desk, self.engine, self._shelf),
                 ),
                 Mount(
                     "reelmesh.v1.RunService",

@@ -1,0 +1,1 @@
+"""One rank's faster forward: fused kernels over tables that are made once a run."""

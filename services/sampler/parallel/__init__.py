@@ -1,0 +1,1 @@
+"""One model over several ranks: Ulysses by xfuser, tensor parallelism and FSDP."""

@@ -1,0 +1,1 @@
+"""The supervisor, and the processes below it that hold the model."""
