@@ -140,6 +140,8 @@ class RunRow(SQLModel, table=True):
     start_sent: bool = False
     # Its instance has been heard to have it.
     accepted: bool = False
+    # A run that was cut short at the same instance: the sample goes on from its snapshot.
+    resume_run_id: str = Field(default="", max_length=40)
     # We asked its instance to bury it, to settle a doubt.
     tombstoned: bool = False
     # It was ruled over without its instance, which has to stop or bury it when it is back.

@@ -46,6 +46,7 @@ class StageCalls:
                         conditioning=source,
                         seed=int(job.seed),
                         evaluations=job.evaluations,
+                        resume_run_id=binding.run.resume_run_id,
                     )
                     sampler = sampler_pb2_grpc.SamplerServiceStub(peer.channel)
                     answer = await sampler.StartSample(sample, **options)

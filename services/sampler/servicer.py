@@ -56,13 +56,14 @@ class SamplerServicer(sampler_pb2_grpc.SamplerServiceServicer):
             evaluations=request.evaluations,
             snapshot=self._shelf.place(request.run.run_id) if self._shelf else None,
         )
-        half = None
-        if self._shelf is not None and request.resume_run_id:
-            half = self._shelf.place(request.resume_run_id)
+        run_id, half_run_id = request.run.run_id, request.resume_run_id
 
         def work(source: Path | None, output: Path, watch: Watch) -> Mapping[str, float]:
             assert source is not None  # an order with a source has one
-            return self._sample(order, half, source, output, watch)
+            if self._shelf is None or not half_run_id:
+                return self._supervisor.sample(order, source, output, watch)
+            half = self._shelf.inherit(half_run_id, run_id)
+            return self._go_on(order, half, source, output, watch)
 
         run = await self._desk.start(
             request,
@@ -75,17 +76,20 @@ class SamplerServicer(sampler_pb2_grpc.SamplerServiceServicer):
         )
         return sampler_pb2.StartSampleResponse(run=run)
 
-    def _sample(
+    def _go_on(
         self, order: SampleOrder, half: Path | None, source: Path, output: Path, watch: Watch
     ) -> Mapping[str, float]:
         """From another run's snapshot if that is a half of this run, else from the beginning."""
-        if half is not None:
-            try:
-                return self._supervisor.sample(replace(order, resume=half), source, output, watch)
-            except EngineError as error:
-                if error.reason != SNAPSHOT_REFUSED:
-                    raise
-                log.warning("begins_at_zero", half=half.stem, error=error.message)
+        try:
+            if half is None:
+                raise EngineError(SNAPSHOT_REFUSED, "that run has left no snapshot here")
+            return self._supervisor.sample(replace(order, resume=half), source, output, watch)
+        except EngineError as error:
+            if error.reason != SNAPSHOT_REFUSED:
+                raise
+            log.warning("begins_at_zero", error=error.message)
+        if order.snapshot is not None:
+            order.snapshot.unlink(missing_ok=True)
         return self._supervisor.sample(order, source, output, watch)
 
     def _output_bytes(self, request: sampler_pb2.StartSampleRequest) -> int:

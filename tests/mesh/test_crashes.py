@@ -76,6 +76,36 @@ async def test_stage_killed_in_a_run_fails_it_as_interrupted(own_mesh: Mesh, ser
         assert await client.get_job(job.job_id) == ended
 
 
+async def test_killed_sample_goes_on_where_it_was(own_mesh: Mesh) -> None:
+    """Resumed after kill -9: the evaluations up to the last snapshot are not done again, and the
+    latents are those of a run that nobody killed."""
+    evaluations, every = 40, 5
+    async with own_mesh.client() as client:
+        job = await client.create_job(spec(evaluations=evaluations))
+        async for now in client.watch_job(job.job_id):
+            if now.progress.phase == "evaluate" and now.progress.done > 2 * every:
+                break
+        pid = own_mesh.kill("sampler")
+        failed = await finish(client, job.job_id)
+        assert failed.failure.reason == Reason.INTERRUPTED and failed.failure.resumable
+        own_mesh.wait_for_restart("sampler", pid)
+        resumed = await client.resume_job(job.job_id)
+        begun = [
+            seen.progress.done
+            async for seen in client.watch_job(resumed.job_id)
+            if seen.stage == stage_pb2.STAGE_SAMPLE and seen.progress.phase == "evaluate"
+        ]
+        assert min(begun) >= 2 * every
+        went_on = await client.get_job(resumed.job_id)
+        assert went_on.state == jobs_pb2.JOB_STATE_SUCCEEDED, went_on
+        sample, _ = went_on.attempts
+        assert "resume" in {time.phase for time in sample.timings}
+        whole = await finish(
+            client, (await client.create_job(spec(evaluations=evaluations))).job_id
+        )
+        assert whole.attempts[1].output_sha256 == sample.output_sha256
+
+
 async def test_registry_killed_at_any_time_loses_no_job(own_mesh: Mesh) -> None:
     """Killed at every stage of a job, the registry picks the job up where its stage is."""
     async with own_mesh.client() as client:

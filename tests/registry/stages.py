@@ -131,6 +131,7 @@ class FakeStage:
         self.draining = self.released = False
         self.beats = self.arrived = 0
         self.starts: Counter[str] = Counter()
+        self.halves: dict[str, str] = {}  # run id -> the run that it should go on from
         self.uploads: list[str] = []
         self.delivery_errors: list[Reason] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -514,6 +515,7 @@ class _Sampler(sampler_pb2_grpc.SamplerServiceServicer):
     async def StartSample(
         self, request: sampler_pb2.StartSampleRequest, context: Context
     ) -> sampler_pb2.StartSampleResponse:
+        self._fake.halves[request.run.run_id] = request.resume_run_id
         run = await self._fake.accept(
             request.run, request.clip, request.conditioning, request.evaluations
         )

@@ -10,7 +10,7 @@ from reelmesh.v1 import instances_pb2, jobs_pb2, stage_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.registry.schema import RunRow
 from tests.registry.mesh import Client, Mesh, until
-from tests.registry.stages import FakeStage
+from tests.registry.stages import FakeStage, Journal
 
 SUCCEEDED = jobs_pb2.JOB_STATE_SUCCEEDED
 FAILED = jobs_pb2.JOB_STATE_FAILED
@@ -54,6 +54,15 @@ def copied(mesh: Mesh, run_id: str) -> Callable[[], Awaitable[bool]]:
 def counts(*stages: FakeStage) -> list[int]:
     """How many runs each has begun."""
     return [len(stage.journal.begun) for stage in stages]
+
+
+async def registered(stage: FakeStage) -> None:
+    """Until the registry knows this start of it."""
+
+    async def is_known() -> bool:
+        return stage.generation > 0
+
+    await until(is_known)
 
 
 async def fail_at(mesh: Mesh, stage: FakeStage) -> jobs_pb2.Job:
@@ -105,6 +114,44 @@ async def test_a_resumed_job_that_fails_too_is_resumed_from_what_it_inherited(me
     assert last.state == SUCCEEDED
     assert last.resumed_from == again.job_id
     assert counts(*stages) == [1, 1, 3]
+
+
+async def test_a_half_done_sample_goes_on_where_it_was(mesh: Mesh) -> None:
+    """The new run names the last one that was begun there, through any number of jobs."""
+    _, sampler, _ = await mesh.add_all()
+    failed = await fail_at(mesh, sampler)
+    (first,) = sampler.journal.begun
+    sampler.fail = Reason.ENGINE_FAILED
+    again = await mesh.local.ended((await resume(mesh.local, failed.job_id)).job_id)
+    sampler.fail = ""
+    second = sampler.journal.begun[-1]
+    last = await mesh.local.ended((await resume(mesh.local, again.job_id)).job_id)
+    assert last.state == SUCCEEDED
+    third = sampler.journal.begun[-1]
+    assert sampler.halves == {first: "", second: first, third: second}
+
+
+async def test_an_automatic_resume_goes_on_too(mesh: Mesh) -> None:
+    """Within one job."""
+    _, sampler, _ = await mesh.add_all()
+    sampler.fail, sampler.resumable = Reason.WORKER_DIED, True
+    job = await mesh.local.create(seed=7, automatic_resumes=1)
+    assert (await mesh.local.ended(job.job_id)).state == FAILED
+    first, second = sampler.journal.begun
+    assert sampler.halves == {first: "", second: first}
+
+
+async def test_no_other_disk_is_asked_for_the_half(mesh: Mesh) -> None:
+    """Another instance, or the same one with another disk, begins at zero."""
+    _, sampler, _ = await mesh.add_all()
+    failed = await fail_at(mesh, sampler)
+    await sampler.crash()
+    other = await mesh.replace(sampler, Journal())
+    await registered(other)
+    assert (
+        await mesh.local.ended((await resume(mesh.local, failed.job_id)).job_id)
+    ).state == SUCCEEDED
+    assert set(other.halves.values()) == {""}
 
 
 async def test_a_cancelled_job_of_which_nothing_is_kept_starts_from_the_beginning(

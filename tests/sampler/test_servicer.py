@@ -22,11 +22,15 @@ DAY_S = 86_400.0
 class Resuming(ScriptedSampler):
     """Keeps a snapshot after the first evaluation, and goes on from those that are of its seed."""
 
+    cut_short = False
+
     def sample(
         self, order: SampleOrder, conditioning: Path, output: Path, watch: Watch
     ) -> dict[str, float]:
         """As the engine: refused before anything else happens."""
         resumed = {}
+        if self.cut_short:
+            raise EngineError("WORKER_DIED", "the rank was killed before it wrote anything")
         if order.resume is not None:
             if not order.resume.exists() or order.resume.read_text() != str(order.seed):
                 raise EngineError(SNAPSHOT_REFUSED, "another request")
@@ -43,10 +47,15 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, shelf: Shelf) -> AsyncIterator[Stage]:
+def engine() -> Resuming:
+    return Resuming()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, shelf: Shelf, engine: Resuming) -> AsyncIterator[Stage]:
     """A sampler with a scripted engine and a shelf."""
     made = Stage(tmp_path, shelf=shelf)
-    made.engine = Resuming()
+    made.engine = engine
     started = await made.start()
     yield started
     await started.stop()
@@ -85,6 +94,21 @@ async def test_run_goes_on_from_the_one_it_names(stage: Stage) -> None:
     assert "resume" in phases(run)
     places = [order.resume and order.resume.stem for order in stage.engine.orders]
     assert places == [None, failed.run_id]
+
+
+async def test_run_that_was_cut_short_before_its_own_snapshot_can_be_gone_on_from(
+    stage: Stage, engine: Resuming
+) -> None:
+    """What it went on from is its own from the start; and the next one goes on from there."""
+    stage.engine.error = EngineError("WORKER_DIED", "the rank was killed")
+    first = await finish(stage)
+    engine.cut_short = True
+    second = await finish(stage, resume_run_id=first.run_id)
+    assert second.state == stage_pb2.RUN_STATE_FAILED
+    engine.error, engine.cut_short = None, False
+    third = await finish(stage, resume_run_id=second.run_id)
+    assert third.state == stage_pb2.RUN_STATE_SUCCEEDED
+    assert "resume" in phases(third)
 
 
 async def test_run_without_its_half_begins_at_zero_and_says_so(stage: Stage) -> None:

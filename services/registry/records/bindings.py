@@ -16,6 +16,7 @@ from services.registry.lifecycle import (
 )
 from services.registry.records.changes import change_job, change_run, lock_run
 from services.registry.records.events import record_change
+from services.registry.records.halves import find_half, is_kept
 from services.registry.records.sources import Source, find_source
 from services.registry.schema import InstanceRow, JobRow, RunRow
 
@@ -62,11 +63,20 @@ def bind(
         version=instance.version,
         replica_id=replica_id,
         expected_s=expected_s,
+        resume_run_id=_half_at(session, job, instance) if stage is Stage.SAMPLE else "",
     )
     session.add(run)
     change_job(job, JobEvent.BOUND)
     record_change(session, job)
     return run.run_id
+
+
+def _half_at(session: Session, job: JobRow, instance: InstanceRow) -> str:
+    """Kept with the binding, so that a start says the same whoever sends it."""
+    half = find_half(session, job)
+    if half is None or not is_kept(half, instance.instance_id, instance.journal_id):
+        return ""
+    return half.run_id
 
 
 def read_binding(session: Session, run_id: str) -> Binding | None:

@@ -1,7 +1,7 @@
 """Resumes: a new job that works on what an ended one left, and redoes only what is missing.
 
-A sampler that keeps checkpoints of a half-done denoise would name the newest of them with its run;
-the new job's sample would be started from there. None does yet: `StartSample` has no field for it.
+A half-done denoise goes on from its sampler's last snapshot if the new job is bound to the same
+instance (records/halves.py).
 """
 
 from collections.abc import Callable

@@ -199,14 +199,14 @@ def refund(session: Session, job: JobRow) -> None:
 
 def settle(session: Session, run: RunRow, job: JobRow) -> None:
     """A run has ended: its owner pays the sampler time that it took instead of what was expected,
-    and its instance's speed is smoothed if it succeeded."""
+    and its instance's speed is smoothed if it succeeded, unless it had only the rest to do."""
     if holds_slot(run.state) or run.state is RunState.REFUSED:
         return
     seconds = measured_s(run)
     if run.stage is Stage.SAMPLE:
         _pay(session, job.owner_id, seconds - job.charged_s)
         job.charged_s = 0.0
-    if run.state is RunState.SUCCEEDED and seconds > 0:
+    if run.state is RunState.SUCCEEDED and seconds > 0 and not run.resume_run_id:
         # A measurement is not worth waiting for whoever holds the instance.
         query = select(InstanceRow).where(col(InstanceRow.instance_id) == run.instance_id)
         instance = session.exec(query.with_for_update(skip_locked=True, key_share=True)).first()
