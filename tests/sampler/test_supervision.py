@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -154,6 +154,29 @@ def test_cancelled_run_leaves_no_trace(crew: Crew, solo: bytes, tmp_path: Path) 
     assert not (tmp_path / "cancelled").exists()
     assert crew.sample(tmp_path / "next") == solo
     assert crew.supervisor.epoch == 1
+
+
+def test_killed_ranks_run_goes_on_from_its_snapshot(crew: Crew, tmp_path: Path) -> None:
+    """After the loss of a rank both go on from one file: the bits of an unbroken run."""
+    evaluations, kept_after = 20, 5
+    path, epoch = tmp_path / "half", crew.supervisor.epoch
+    keeping = replace(order(evaluations=evaluations), snapshot=path)
+
+    def kill(_phase: str, done: int, _total: int) -> None:
+        if done == kept_after + 1:
+            psutil.Process(crew.supervisor.pids[1]).kill()
+
+    with pytest.raises(EngineError) as caught:
+        crew.supervisor.sample(keeping, crew.conditioning, tmp_path / "never", Watch(kill))
+    assert caught.value.reason == "WORKER_DIED"
+    wait_until(lambda: crew.supervisor.epoch > epoch, START_S)
+    seen: list[int] = []
+    watch = Watch(lambda _phase, done, _total: seen.append(done))
+    going_on = replace(keeping, resume=path)
+    crew.supervisor.sample(going_on, crew.conditioning, tmp_path / "resumed", watch)
+    assert seen[0] >= kept_after
+    whole = crew.sample(tmp_path / "whole", evaluations=evaluations)
+    assert (tmp_path / "resumed").read_bytes() == whole
 
 
 def test_idling_past_the_collective_timeout_is_harmless(
