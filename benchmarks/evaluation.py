@@ -26,7 +26,8 @@ from benchmarks.card import SEED, TINY, build, count_flops, rates, seconds_of, w
 from services.common.checkpoint.components import ModelSettings
 from services.common.work import Cancelled, Watch
 from services.sampler.engine import SamplerEngine
-from services.sampler.fused.acceleration import Accelerated, pick_attention, set_attention
+from services.sampler.fused.acceleration import Accelerated
+from services.sampler.fused.attention import pick_attention, set_attention
 from services.sampler.loop.conditioning import Conditioning, read_conditioning
 from services.sampler.loop.denoise import evaluate_by
 from services.sampler.loop.rows import draw_rows

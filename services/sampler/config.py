@@ -55,8 +55,10 @@ class SamplerSettings(StageSettings):
         facts = describe(self.checkpoint)
         layout = RankLayout(self.tp, self.ulysses, self.fsdp)
         check(layout, Width(facts.attention_heads, facts.feed_forward), ring=self.ring)
-        if layout.ranks > 1 and self.compile:
-            raise LayoutRefused("compile is for one rank: leave it off, or use one")
+        if self.compile and (layout.tp > 1 or layout.fsdp):
+            raise LayoutRefused(
+                "compile is for one rank or for Ulysses alone: leave it off, or tp and fsdp"
+            )
         return Plan(
             model=ModelSettings(self.checkpoint, self.device, self.dtype, self.threads),
             instance_id=self.instance_id,

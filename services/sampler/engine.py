@@ -67,7 +67,8 @@ class SamplerEngine:
 
     def adopt(self, parts: Mapping[str, Any]) -> None:
         """Take loaded parts, by name, and make the transformers evaluate as the recipe says."""
-        from services.sampler.fused.acceleration import Accelerated, pick_attention, set_attention
+        from services.sampler.fused.acceleration import Accelerated
+        from services.sampler.fused.attention import pick_attention, set_attention
 
         self._parts = dict(parts)
         attention = pick_attention(self._recipe.attention, pick_device(self._settings))

@@ -25,6 +25,7 @@ from tests.sampler.orders import order
 
 PROCESSES = 4
 LIMIT_S = 280
+BOTH = Recipe(("transformer", "transformer_ref"))
 Tensors = dict[str, torch.Tensor]
 
 
@@ -37,6 +38,7 @@ class Task:
     conditionings: Mapping[str, Path]
     rendezvous: Path
     output: Path
+    recipe: Recipe
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,11 @@ class Pool:
             self._processes.append(process)
 
     def measure(
-        self, layouts: Mapping[str, RankLayout], settings: ModelSettings, given: Mapping[str, Path]
+        self,
+        layouts: Mapping[str, RankLayout],
+        settings: ModelSettings,
+        given: Mapping[str, Path],
+        recipe: Recipe = BOTH,
     ) -> dict[str, list[Found]]:
         """Every rank's findings in each layout; several layouts at once if they fit."""
         found, folders = {}, {}
@@ -77,7 +83,7 @@ class Pool:
                 name, layout = waiting.pop(0)
                 folder = Path(tempfile.mkdtemp(prefix="reelmesh-test-"))
                 folders[name] = folder
-                task = Task(layout, settings, given, folder / "meet", folder / "latents")
+                task = Task(layout, settings, given, folder / "meet", folder / "latents", recipe)
                 crew = [free.pop(0) for _ in range(layout.ranks)]
                 for rank, pipe in enumerate(crew):
                     pipe.send((task, rank))
@@ -117,15 +123,18 @@ def _measure(task: Task, rank: int) -> Found:
     from services.sampler.parallel.group import Group, Meeting
 
     torch.manual_seed(1000 + rank)  # whatever state a process is in, the ranks draw the same
-    group = Group(Meeting(task.layout, task.rendezvous, LIMIT_S, LIMIT_S), rank)
-    engine = SamplerEngine(task.settings, Recipe(("transformer", "transformer_ref")), group)
+    group = Group(Meeting(task.layout, task.rendezvous, LIMIT_S, LIMIT_S, task.recipe), rank)
+    engine = SamplerEngine(task.settings, task.recipe, group)
     engine.load()
     transformer = engine._parts["transformer"]
+    fused = task.recipe.compile  # then there is no forward but a run's
     found = Found(
         rank,
-        forwards={rows: forward(transformer, rows) for rows in (0, 1, 63)},
+        forwards={} if fused else {rows: forward(transformer, rows) for rows in (0, 1, 63)},
         latents=latents(engine, task.conditionings, task.output) if rank == 0 else {},
-        kept={
+        kept={}
+        if fused
+        else {
             name: (_local(weight).numel(), str(weight.dtype))
             for name, weight in transformer.named_parameters()
         },

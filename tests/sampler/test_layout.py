@@ -70,7 +70,8 @@ def test_settings_are_checked_against_the_checkpoint(tiny_checkpoint: Path) -> N
     for wrong, words in (
         ({"ulysses": 3}, "8 heads"),
         ({"ulysses": 2, "ring": 2}, "ring"),
-        ({"ulysses": 2, "compile": True}, "compile"),
+        ({"tp": 2, "compile": True}, "compile"),
+        ({"ulysses": 2, "fsdp": True, "compile": True}, "compile"),
         ({"ulysses": 2, "device": "cpu", "devices": "0,1"}, "device is cuda"),
     ):
         with pytest.raises(LayoutRefused, match=words):

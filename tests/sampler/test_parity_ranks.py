@@ -1,6 +1,7 @@
 """Every layout computes what one rank computes with diffusers' own transformer."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,15 @@ import torch
 from services.common.checkpoint.components import ModelSettings
 from services.sampler.engine import SamplerEngine
 from services.sampler.layout import RankLayout
-from services.sampler.recipe import Recipe
-from tests.sampler.crews import Found, Pool, Tensors, digest, distance, forward, latents
+from tests.sampler.crews import BOTH, Found, Pool, Tensors, digest, distance, forward, latents
 from tests.sampler.orders import conditionings
 
 THREADS = 1
 # Parts of the largest magnitude. xfuser moves rows and heads and adds in the same order; TP adds
 # the parts of each sum in another order, twice a block.
 XFUSER, TENSOR_PARALLEL = 1e-6, 3e-6
+# The fused forward multiplies matrices of other sizes, at one rank too.
+FUSED = 1e-5
 # Neighbours in bf16 are 2^-8 apart.
 HALF = 1e-2
 BOUNDS = {
@@ -55,7 +57,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def one_rank(settings: ModelSettings) -> SamplerEngine:
     """The engine that a single rank has: diffusers' transformer."""
-    engine = SamplerEngine(settings, Recipe(("transformer", "transformer_ref")))
+    engine = SamplerEngine(settings, BOTH)
     engine.load()
     return engine
 
@@ -70,6 +72,14 @@ def settings(tiny_checkpoint: Path) -> ModelSettings:
 def found(pool: Pool, settings: ModelSettings, given: dict[str, Path]) -> dict[str, list[Found]]:
     """What every rank of every layout computed."""
     return pool.measure(LAYOUTS, settings, given)
+
+
+@pytest.fixture(scope="module")
+def fused(pool: Pool, settings: ModelSettings, given: dict[str, Path]) -> dict[int, list[Found]]:
+    """What ranks with fused kernels computed, by their number."""
+    layouts = {str(ranks): RankLayout(ulysses=ranks) for ranks in (2, 4)}
+    found = pool.measure(layouts, settings, given, replace(BOTH, compile=True))
+    return {int(name): ranks for name, ranks in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +122,20 @@ def test_latents_are_equal(
     for name in ("latents", "audio_latents"):
         ours, theirs = found[layout][0].latents[mode][name], alone[1][mode][name]
         assert distance(ours, theirs) <= BOUNDS[layout], name
+
+
+@pytest.mark.parametrize("mode", ["t2va", "fl2va", "ref2va"])
+@pytest.mark.parametrize("ulysses", [2, 4])
+def test_fused_ranks_give_the_same(
+    fused: dict[int, list[Found]],
+    alone: tuple[dict[int, Tensors], dict[str, Tensors]],
+    ulysses: int,
+    mode: str,
+) -> None:
+    """The fused forward divided by Ulysses, padding and all."""
+    for name in ("latents", "audio_latents"):
+        ours, theirs = fused[ulysses][0].latents[mode][name], alone[1][mode][name]
+        assert distance(ours, theirs) <= FUSED, name
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "ulysses2"])

@@ -5,13 +5,14 @@ things of a run do not change between its evaluations and are computed once: the
 rotary table. A third is known before: the modulations (see `modulation`).
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import sdpa_kernel
 
+from services.sampler.fused.attention import BACKENDS
 from services.sampler.fused.kernels import (
     Modulation,
     add_norm_modulate,
@@ -20,41 +21,24 @@ from services.sampler.fused.kernels import (
     norm_rotate,
 )
 from services.sampler.fused.modulation import Tables
+from services.sampler.fused.sharing import Sharing, Whole
 from services.sampler.loop.denoise import Evaluate
 from services.sampler.loop.schedule import Schedule
 from services.sampler.loop.sequence import Sequence
 
-_BACKENDS = {
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
-
-
-def pick_attention(wanted: str, device: torch.device) -> str:
-    """The attention that "auto" means on a device: cuDNN from Hopper on, else torch's choice."""
-    if wanted != "auto":
-        return wanted
-    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return "cudnn" if hopper else "native"
-
-
-def set_attention(transformer: Any, attention: str) -> None:
-    """Have diffusers' own forward use an attention.
-
-    The default is named too: diffusers makes the last backend that any model was given the one of
-    all models that were given none.
-    """
-    transformer.set_attention_backend("native" if attention == "native" else f"_native_{attention}")
-
 
 class Accelerated:
-    """A transformer that is evaluated through `begin`."""
+    """A transformer that is evaluated through `begin`.
 
-    def __init__(self, transformer: Any, attention: str) -> None:
+    `share` gives, for a number of rows, how they are shared with the other ranks of a sequence.
+    """
+
+    def __init__(
+        self, transformer: Any, attention: str, share: Callable[[int], Sharing] = Whole
+    ) -> None:
         self._model = transformer
-        self._backend = _BACKENDS.get(attention)
+        self._share = share
+        self._backend = BACKENDS.get(attention)
         self.config = transformer.config
 
     @property
@@ -68,19 +52,21 @@ class Accelerated:
     ) -> Evaluate:
         """The evaluations of one run; all that it remembers goes with the returned function."""
         model = self._model
+        share = self._share(sequence.length)
         placed = sequence.to(self.device)
         dtype = model.context_embedder.weight.dtype
         text = model.token_refiner(model.context_embedder(prompt_embeds.to(dtype)))[0]
-        rotary = model.rope(placed["position_ids"])  # two of (rows, turning channels)
-        tables = Tables(model, sequence, schedule)
+        # Two of (rows, turning channels).
+        rotary = tuple(share.part(one) for one in model.rope(placed["position_ids"]))
+        tables = Tables(model, sequence, schedule, share.part)
 
         def evaluate(
             index: int, video: torch.Tensor, audio: torch.Tensor
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            hidden = _enter(model, text, video, audio, placed)
+            hidden = share.part(_enter(model, text, video, audio, placed))
             with sdpa_kernel(self._backend) if self._backend else nullcontext():
-                hidden = self._through_blocks(hidden, tables, index, rotary)
-            return _leave(model, hidden, placed)
+                hidden = self._through_blocks(hidden, tables, index, rotary, share)
+            return _leave(model, hidden, placed, share)
 
         return evaluate
 
@@ -89,9 +75,10 @@ class Accelerated:
         hidden: torch.Tensor,
         tables: Tables,
         index: int,
-        rotary: tuple[torch.Tensor, torch.Tensor],
+        rotary: tuple[torch.Tensor, ...],
+        share: Sharing,
     ) -> torch.Tensor:
-        """The rows (rows, hidden) behind the last norm."""
+        """This rank's rows (rows, hidden) behind the last norm."""
         blocks = self._model.transformer_blocks
         made, last = tables.of(index)
         # What norms and modulates before each attention, and behind the last block.
@@ -105,7 +92,7 @@ class Accelerated:
         for block, table, (_, gate), (norm, modulation) in zip(
             blocks, made, attending[:-1], attending[1:], strict=True
         ):
-            branch = _attend(block.attn, normed, rotary)
+            branch = _attend(block.attn, normed, rotary, share)
             feeding = Modulation(table, tables.modulations, 3, 4, 5)
             hidden, normed = add_norm_modulate(
                 hidden, branch, gate, block.norm2.weight, block.norm2.eps, feeding
@@ -118,7 +105,7 @@ class Accelerated:
 
 
 def _attend(
-    attn: Any, normed: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+    attn: Any, normed: torch.Tensor, rotary: tuple[torch.Tensor, ...], share: Sharing
 ) -> torch.Tensor:
     """Self-attention over (rows, hidden), without diffusers' copies into another order of axes."""
     query, key, value = (
@@ -127,9 +114,7 @@ def _attend(
     )
     query = norm_rotate(query, attn.norm_q.weight, attn.norm_q.eps, *rotary)
     key = norm_rotate(key, attn.norm_k.weight, attn.norm_k.eps, *rotary)
-    query, key, value = (one[None].transpose(1, 2) for one in (query, key, value))
-    mixed = scaled_dot_product_attention(query, key, value)  # (1, heads, rows, channels)
-    result: torch.Tensor = attn.to_out[0](mixed.transpose(1, 2).flatten(2, 3)[0])
+    result: torch.Tensor = attn.to_out[0](share.attend(query, key, value).flatten(1))
     return result
 
 
@@ -159,14 +144,14 @@ def _enter(
 
 
 def _leave(
-    model: Any, normed: torch.Tensor, placed: dict[str, torch.Tensor]
+    model: Any, normed: torch.Tensor, placed: dict[str, torch.Tensor], share: Sharing
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The velocities of the video and the audio rows."""
-    video, audio = (
-        head(normed.index_select(0, placed[indices]).to(head.weight.dtype))
-        for head, indices in (
-            (model.proj_out, "video_indices"),
-            (model.audio_proj_out, "audio_indices"),
-        )
+    """The velocities of the video and the audio rows, of all ranks at every one."""
+    heads = (model.proj_out, model.audio_proj_out)
+    own = torch.cat([head(normed.to(head.weight.dtype)) for head in heads], dim=-1)
+    every = share.collect(own)
+    channels = model.proj_out.out_features
+    return (
+        every[:, :channels].index_select(0, placed["video_indices"]),
+        every[:, channels:].index_select(0, placed["audio_indices"]),
     )
-    return video, audio

@@ -4,6 +4,7 @@
 milliseconds a run instead of some every evaluation.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,17 +25,23 @@ class Tables:
     computes the same tables as an unbroken run.
     """
 
-    def __init__(self, model: Any, sequence: Sequence, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        model: Any,
+        sequence: Sequence,
+        schedule: Schedule,
+        part: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
+    ) -> None:
         self._model = model
         self._schedule = schedule
         self._first = -1
         self._blocks: list[torch.Tensor] = []
         self._last = torch.empty(0)
-        self.kinds = _kinds(sequence).to(model.device)
-        """For every row its row of the last table."""
-        tags = sequence.token_tags.to(model.device)
-        self.modulations = self.kinds * MINIMAX_H3_MODALITY_NUM + tags
-        """For every row its row of a block's table."""
+        kinds, tags = _kinds(sequence).to(model.device), sequence.token_tags.to(model.device)
+        self.kinds = part(kinds)
+        """For every row that is this rank's `part` its row of the last table."""
+        self.modulations = part(kinds * MINIMAX_H3_MODALITY_NUM + tags)
+        """For every row that is this rank's its row of a block's table."""
 
     def of(self, index: int) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Every block's table (kinds * modalities, 6 * hidden), and the last norm's (kinds, 2 *

@@ -6,13 +6,15 @@ and the CPU, so that it needs no card and waits for none.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from diffusers import MiniMaxH3Transformer3DModel
 
 from services.common.checkpoint.components import (
     ModelSettings,
@@ -22,9 +24,12 @@ from services.common.checkpoint.components import (
 )
 from services.common.checkpoint.files import component_folder
 from services.common.work import EngineError
-from services.sampler.fused.acceleration import pick_attention
+from services.sampler.fused.acceleration import Accelerated
+from services.sampler.fused.attention import pick_attention
+from services.sampler.fused.sharing import Ulysses
 from services.sampler.layout import RankLayout
 from services.sampler.parallel import weights, xdit
+from services.sampler.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Meeting:
     """How long the others may take to come: their libraries load at their own pace."""
     collective_s: float
     """How long one waits for the others inside a run."""
-    attention: str = "auto"
+    recipe: Recipe = field(default_factory=Recipe)
 
 
 class Group:
@@ -85,7 +90,7 @@ class Group:
 
     def load_transformer(
         self, settings: ModelSettings, name: str = "transformer"
-    ) -> torch.nn.Module:
+    ) -> torch.nn.Module | Accelerated:
         """This rank's part of a partition, `transformer` or `transformer_ref`, on its device."""
         layout = self._meeting.layout
         share = weights.Share(
@@ -97,7 +102,10 @@ class Group:
         folder = component_folder(settings.checkpoint, settings.revision, name)
         device = pick_device(settings)
         dtype = pick_dtype(settings, name, device)
-        kernel = pick_attention(self._meeting.attention, device)
+        kernel = pick_attention(self._meeting.recipe.attention, device)
+        if self._meeting.recipe.compile:
+            model = weights.build(MiniMaxH3Transformer3DModel, folder, dtype, device, share)
+            return Accelerated(model, kernel, partial(Ulysses, group=self._sequence))
         return weights.build(
             xdit.transformer_class(),
             folder,

@@ -111,7 +111,7 @@ class _Worker:
                 post.rendezvous,
                 post.load_s,
                 post.collective_s,
-                post.recipe.attention,
+                post.recipe,
             )
             self._group = Group(meeting, post.rank)
         self._engine = SamplerEngine(post.model, post.recipe, self._group)
