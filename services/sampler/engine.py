@@ -54,9 +54,9 @@ class SamplerEngine:
             self.adopt(load(self._settings, (*names, *_SCHEDULERS)))
         else:
             self._ranks.join(self._settings)
-            self._parts = load(self._settings, _SCHEDULERS)
-            for name in names:
-                self._parts[name] = self._ranks.load_transformer(self._settings, name)
+            ranks = self._ranks
+            made = {name: ranks.load_transformer(self._settings, name) for name in names}
+            self.adopt({**load(self._settings, _SCHEDULERS), **made})
         facts = describe(self._settings.checkpoint, self._settings.revision)
         self._identity = {
             "weights": facts.digest,
@@ -66,11 +66,16 @@ class SamplerEngine:
         }
 
     def adopt(self, parts: Mapping[str, Any]) -> None:
-        """Take loaded parts, by name, and make the transformers evaluate as the recipe says."""
+        """Take loaded parts, by name, and make the transformers evaluate as the recipe says.
+
+        Those of a group of ranks do already.
+        """
         from services.sampler.fused.acceleration import Accelerated
         from services.sampler.fused.attention import pick_attention, set_attention
 
         self._parts = dict(parts)
+        if self._ranks is not None:
+            return
         attention = pick_attention(self._recipe.attention, pick_device(self._settings))
         for name in self._recipe.partitions:
             if self._recipe.compile:

@@ -11,7 +11,7 @@ import torch
 from diffusers import MiniMaxH3Transformer3DModel as _Transformer
 
 from services.common.checkpoint.files import CheckpointError
-from services.sampler.parallel.weights import Share, build
+from services.sampler.parallel.weights import Files, Share, build, read_config
 
 CPU = torch.device("cpu")
 Transformer: Any = _Transformer  # untyped
@@ -81,10 +81,16 @@ class Peak:
         return int(memory.rss - memory.shared)  # pages of mapped files are the kernel's to drop
 
 
+def load(folder: Path, share: Share) -> Any:
+    """This rank's share of the folder's transformer."""
+    with Files(folder) as files:
+        return build(Transformer, read_config(folder), files, torch.float32, CPU, share)
+
+
 def test_only_what_is_kept_is_copied(folder: Path, model: Any) -> None:
     """Half of a divided checkpoint costs half of it and at most one block besides."""
     with Peak() as peak:
-        half = build(Transformer, folder, torch.float32, CPU, HALF)
+        half = load(folder, HALF)
     block = bytes_of(model.transformer_blocks[0])
     assert bytes_of(half) < 0.6 * bytes_of(model)
     assert peak.growth_bytes < bytes_of(half) + block + (8 << 20)
@@ -92,7 +98,7 @@ def test_only_what_is_kept_is_copied(folder: Path, model: Any) -> None:
 
 def test_whole_share_is_the_checkpoint(folder: Path, model: Any) -> None:
     """Every parameter, out of whichever file, and the frequencies that no file holds."""
-    whole = build(Transformer, folder, torch.float32, CPU, Share(0, 1, None))
+    whole = load(folder, Share(0, 1, None))
     expected = model.state_dict()
     assert {name: tensor.shape for name, tensor in whole.state_dict().items()} == {
         name: tensor.shape for name, tensor in expected.items()
@@ -108,4 +114,4 @@ def test_file_that_is_not_there_is_told(folder: Path, tmp_path: Path) -> None:
     gone = sorted(tmp_path.glob("*.safetensors"))[2]
     gone.unlink()
     with pytest.raises(CheckpointError, match=gone.name):
-        build(Transformer, tmp_path, torch.float32, CPU, HALF)
+        load(tmp_path, HALF)

@@ -92,23 +92,35 @@ class Group:
         self, settings: ModelSettings, name: str = "transformer"
     ) -> torch.nn.Module | Accelerated:
         """This rank's part of a partition, `transformer` or `transformer_ref`, on its device."""
-        layout = self._meeting.layout
+        folder = component_folder(settings.checkpoint, settings.revision, name)
+        device = pick_device(settings)
+        dtype = pick_dtype(settings, name, device)
+        with weights.Files(folder) as files:
+            return self.build(weights.read_config(folder), files, dtype, device)
+
+    def build(
+        self,
+        config: Mapping[str, Any],
+        source: weights.Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.nn.Module | Accelerated:
+        """This rank's part of a transformer, wherever its tensors come from."""
+        layout, recipe = self._meeting.layout, self._meeting.recipe
         share = weights.Share(
             index=self.rank // layout.ulysses,
             size=layout.tp,
             group=self._parts,
             sequence=self._sequence if layout.fsdp else None,
         )
-        folder = component_folder(settings.checkpoint, settings.revision, name)
-        device = pick_device(settings)
-        dtype = pick_dtype(settings, name, device)
-        kernel = pick_attention(self._meeting.recipe.attention, device)
-        if self._meeting.recipe.compile:
-            model = weights.build(MiniMaxH3Transformer3DModel, folder, dtype, device, share)
+        kernel = pick_attention(recipe.attention, device)
+        if recipe.compile:
+            model = weights.build(MiniMaxH3Transformer3DModel, config, source, dtype, device, share)
             return Accelerated(model, kernel, partial(Ulysses, group=self._sequence))
         return weights.build(
             xdit.transformer_class(),
-            folder,
+            config,
+            source,
             dtype,
             device,
             share,

@@ -4,11 +4,11 @@ The files are mapped, not read, and the model is built without memory: of each b
 rank keeps is copied. At no time is more than one whole block in memory besides what is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,33 +33,49 @@ class Share:
     sequence: Any = None
 
 
-def build(
-    cls: Any, folder: Path, dtype: torch.dtype, device: torch.device, share: Share, **options: Any
-) -> nn.Module:
-    """The transformer in `folder` as `cls`, this rank's share of it, on its device.
+class Weights(Protocol):
+    """Where a transformer's tensors come from."""
 
-    Parameters are of `dtype`, but for those that the model keeps in fp32. Raises
-    `CheckpointError` when the files do not hold just the model's parameters.
-    """
-    config = {
+    def tensor(self, name: str) -> torch.Tensor:
+        """The whole tensor of a parameter."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A transformer's arguments."""
+    return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in read_json(folder / "config.json").items()
         if not name.startswith("_")
     }
+
+
+def build(
+    cls: Any,
+    config: Mapping[str, Any],
+    source: Weights,
+    dtype: torch.dtype,
+    device: torch.device,
+    share: Share,
+    **options: Any,
+) -> nn.Module:
+    """The transformer of `config` as `cls`, this rank's share of `source`, on its device.
+
+    Parameters are of `dtype`, but for those that the model keeps in fp32. Raises
+    `CheckpointError` when the source does not hold just the model's parameters.
+    """
     with torch.device("meta"):
         model: Any = cls(**config, **options)
     # Its frequencies are computed, not stored.
     model.rope = type(model.rope)(model.config.rope_freq_dim, model.config.rope_theta)
     kept_whole = set(model._keep_in_fp32_modules)
-    with Files(folder) as files:
-        for name, block in _blocks(model):
-            _fill(block, f"{name}.", files, dtype, kept_whole)
-            if share.size > 1:
-                shard_block(block, share.group, share.index, share.size)
-            block.to(device)
-            if share.sequence is not None:
-                _divide(block, share.sequence, device)
-        _fill(model, "", files, dtype, kept_whole)
+    for name, block in _blocks(model):
+        _fill(block, f"{name}.", source, dtype, kept_whole)
+        if share.size > 1:
+            shard_block(block, share.group, share.index, share.size)
+        block.to(device)
+        if share.sequence is not None:
+            _divide(block, share.sequence, device)
+    _fill(model, "", source, dtype, kept_whole)
     for part in model.children():
         if not isinstance(part, nn.ModuleList):
             part.to(device)
@@ -104,14 +120,14 @@ def _blocks(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _fill(
-    module: nn.Module, prefix: str, files: Files, dtype: torch.dtype, kept_whole: set[str]
+    module: nn.Module, prefix: str, source: Weights, dtype: torch.dtype, kept_whole: set[str]
 ) -> None:
     """Give the parameters that have no memory yet their weights."""
     for name, empty in list(module.named_parameters()):
         if not empty.is_meta:
             continue
         whole = kept_whole.intersection((prefix + name).split("."))  # as diffusers decides
-        weight = files.tensor(prefix + name).to(torch.float32 if whole else dtype)
+        weight = source.tensor(prefix + name).to(torch.float32 if whole else dtype)
         if weight.shape != empty.shape:
             raise CheckpointError(
                 f"{prefix}{name} is {tuple(weight.shape)} in the checkpoint, and by its config "
