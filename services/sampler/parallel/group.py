@@ -86,7 +86,7 @@ class Group:
                 self._parts = group
         # Groups made by libraries have torch's own timeouts of 10 and 30 minutes.
         for group in list(dist.distributed_c10d._world.pg_map):
-            dist.set_timeout(timedelta(seconds=self._meeting.collective_s), group)
+            _set_timeout(timedelta(seconds=self._meeting.collective_s), group)
 
     def load_transformer(
         self, settings: ModelSettings, name: str = "transformer"
@@ -146,6 +146,12 @@ class Group:
         ]
         if wrong:
             raise EngineError("RANKS_DISAGREE", "; ".join(wrong))
+
+
+def _set_timeout(timeout: timedelta, group: Any) -> None:
+    # torch before 2.12 has it under this name alone.
+    set_it = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+    set_it(timeout, group)
 
 
 def _digest(tensor: torch.Tensor) -> torch.Tensor:
