@@ -7,11 +7,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlmodel import SQLModel
 
 import services.registry.schema  # noqa: F401 - fills the metadata
-from services.registry.database import make_engine
+from services.registry.database import is_sqlite, make_engine, sqlite_path
 from services.registry.postgres import (
     DatabaseAway,
     is_away,
@@ -117,12 +117,19 @@ def _damaged(what: str) -> SchemaMismatch:
 
 
 def _away(url: str, error: DBAPIError) -> Exception:
-    """The error as one for a person, if the database cannot be reached; never with a password."""
+    """The error as one for a person, if the database cannot be reached or is none; never with a
+    password."""
+    words = (str(error.orig).strip().splitlines() or [str(error)])[-1]
+    if is_sqlite(url):
+        advice = "make it readable and writable" if isinstance(error, OperationalError) else ""
+        return SchemaMismatch(
+            f"the database {sqlite_path(url)} cannot be used: {words}: "
+            f"{advice or 'restore a backup'}, or name another file"
+        )
     if not (is_postgres(url) and is_away(error)):
         return error
     place = normalize(url).render_as_string(hide_password=True)
-    words = str(error.orig).strip().splitlines()
-    return DatabaseAway(f"the database {place} cannot be reached: {words[-1] if words else error}")
+    return DatabaseAway(f"the database {place} cannot be reached: {words}")
 
 
 def _config(connection: Connection | None = None) -> Config:

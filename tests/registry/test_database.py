@@ -260,6 +260,16 @@ def test_a_newer_or_foreign_schema_is_refused(
             refuse(url)
 
 
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """By its name, and left as it is."""
+    path = tmp_path / "registry.db"
+    path.write_bytes(content := b"this is a letter, not a database" * 99)
+    for refuse in (require_schema, migrate):
+        with pytest.raises(SchemaMismatch, match=r"registry\.db cannot be used.*not a database"):
+            refuse(f"sqlite:///{path}")
+    assert path.read_bytes() == content
+
+
 def test_an_older_schema_is_refused_with_the_command_that_helps(
     url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

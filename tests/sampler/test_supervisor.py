@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from services.common.checkpoint.components import ModelSettings
@@ -173,6 +174,11 @@ def test_ranks_are_given_up_after_so_many_starts(
             "99 bytes",
         ),
         (OSError(errno.ENOSPC, "No space left on device"), "DISK_FULL", "No space left"),
+        (
+            SafetensorError("Error while serializing: No space left on device (os error 28)"),
+            "DISK_FULL",
+            "No space left",
+        ),
         (ValueError(f"not {torch.ones(90, 90)!r}, sorry"), "ENGINE_FAILED", "not tensor(…), sorry"),
         (ValueError("x" * 99_999), "ENGINE_FAILED", "…"),
     ],

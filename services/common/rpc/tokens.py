@@ -11,6 +11,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from services.common.files import DamagedFile
 from services.common.ids import new_secret
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Identity, Role
@@ -40,11 +41,20 @@ class MeshTokens:
 
 
 def load_tokens(path: Path) -> MeshTokens:
-    """The tokens in `path`, made there (mode 0600) if there is no such file."""
+    """The tokens in `path`, made there (mode 0600) if there is no such file.
+
+    Raises DamagedFile if it holds something else.
+    """
     if not path.exists():
         _make(path)
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    return MeshTokens({role: str(stored[role.value]) for role in _ROLES})
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return MeshTokens({role: str(stored[role.value]) for role in _ROLES})
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(
+            f"{path} does not hold the mesh's tokens ({type(error).__name__}: {error}): restore "
+            "it, or delete it and start every service of this mesh anew"
+        ) from error
 
 
 def _make(path: Path) -> None:

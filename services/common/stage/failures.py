@@ -1,9 +1,9 @@
 """What went wrong in a run, as a Failure: a reason of the table and the worker's own words."""
 
-import errno
 import traceback
 
 from reelmesh.v1 import stage_pb2
+from services.common.files import is_disk_full
 from services.common.rpc.errors import TABLE, MeshError, Reason
 from services.common.work import EngineError
 
@@ -46,7 +46,7 @@ def describe_failure(error: Exception, stage: stage_pb2.Stage) -> stage_pb2.Fail
         return make_failure(Reason.ENGINE_FAILED, str(error), stage)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return make_failure(Reason.OUT_OF_MEMORY, str(error) or "out of memory", stage)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         return make_failure(Reason.DISK_FULL, str(error), stage)
     lines = "".join(traceback.format_exception(error))
     return make_failure(Reason.ENGINE_FAILED, lines, stage)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from services.common.files import DamagedFile
 from services.common.ids import new_id
 from services.common.rpc.errors import MeshError, Reason
 
@@ -37,7 +38,8 @@ class Journal:
         """Lock the journal and read it: the last record of every run, oldest run first.
 
         A torn last line, as a crash during a write leaves it, was never told to anyone and is cut.
-        Raises JournalHeld if another process has it open.
+        Raises JournalHeld if another process has it open, DamagedFile for any other line that is
+        not a record.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._folder / "journal.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -87,12 +89,23 @@ class Journal:
             os.truncate(self._path, len(whole))
         lines = whole.splitlines()
         for number, line in enumerate(lines):
-            record = json.loads(line)
-            if number == 0:
-                self.journal_id = str(record["journal_id"])
-            else:
-                records[str(record.pop("run_id"))] = record
+            try:
+                record = json.loads(line)
+                if number == 0:
+                    self.journal_id = str(record["journal_id"])
+                else:
+                    records[str(record.pop("run_id"))] = record
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._damaged(number + 1, error) from error
         return records, len(lines)
+
+    def _damaged(self, line: int, error: Exception) -> DamagedFile:
+        return DamagedFile(
+            f"{self._path}, line {line}, is no record of a run ({type(error).__name__}: {error}): "
+            "nothing is guessed about what this instance did. Restore the file, or move its folder "
+            "away: then the instance begins anew, and its runs in doubt have to be ruled on "
+            "(`reelmesh resolve`)"
+        )
 
     def _rewrite(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         self.journal_id = self.journal_id or new_id("jrn")

@@ -3,13 +3,13 @@
 No torch here: the supervisor reads complaints, and a rank may fail before torch is there.
 """
 
-import errno
 import re
 import signal
 import traceback
 from dataclasses import dataclass
 
 from services.common.checkpoint.files import CheckpointError
+from services.common.files import is_disk_full
 from services.common.work import EngineError
 
 _LINES, _LINE_CHARS, _CHARS = 24, 400, 3000
@@ -38,7 +38,7 @@ def explain(error: Exception) -> Complaint:
     if isinstance(error, MemoryError) or kind == "OutOfMemoryError" or _CPU_MEMORY in str(error):
         # The figures are in the error's own words: what was asked for, what is held, what is free.
         return Complaint("OUT_OF_MEMORY", shorten(f"{kind}: {error}"), sound=False)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         return Complaint("DISK_FULL", shorten(str(error)), sound=True)
     lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-_FRAMES)
     return Complaint("ENGINE_FAILED", shorten("".join(lines)), sound=False)

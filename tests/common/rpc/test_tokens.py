@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.common.files import DamagedFile
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role
 from services.common.rpc.tokens import load_tokens
@@ -25,6 +26,16 @@ async def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
     assert len(set(seen)) == 1
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b'{"stage": "x"}', b"\xff"])
+def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+    """With its name and what to do, and nothing is made in its place."""
+    path = tmp_path / "mesh-tokens.json"
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"mesh-tokens\.json does not hold.*restore"):
+        load_tokens(path)
+    assert path.read_bytes() == content
 
 
 async def test_token_names_its_role_and_a_guess_none(tmp_path: Path) -> None:

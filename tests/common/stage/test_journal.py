@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.common.files import DamagedFile
 from services.common.rpc.errors import MeshError, Reason
 from services.common.stage.journal import Journal, JournalHeld
 
@@ -50,6 +51,27 @@ def test_torn_last_line_is_cut(tmp_path: Path) -> None:
     again.append("run_c", {"n": 2})
     again.close()
     assert Journal(tmp_path).open() == {"run_a": {"n": 1}, "run_c": {"n": 2}}
+
+
+@pytest.mark.parametrize(
+    ("line", "content"),
+    [(1, b"nonsense"), (1, b'["a list"]'), (2, b'{"n":1}'), (2, b"\xff\xfe"), (3, b"{}")],
+)
+def test_damaged_line_is_told_and_nothing_is_changed(
+    tmp_path: Path, line: int, content: bytes
+) -> None:
+    """With its number and what to do; a journal of which a line is missing proves nothing."""
+    journal = opened(tmp_path)
+    for number in range(3):
+        journal.append(f"run_{number}", {"n": number})
+    journal.close()
+    path = tmp_path / "journal.jsonl"
+    lines = path.read_bytes().splitlines()
+    lines[line - 1] = content
+    path.write_bytes(damaged := b"\n".join(lines) + b"\n")
+    with pytest.raises(DamagedFile, match=f"line {line}, .*resolve"):
+        Journal(tmp_path).open()
+    assert path.read_bytes() == damaged
 
 
 def test_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
