@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-
 # A pause is doubled for one that refuses again soon after, to this many times the first.
 _LONGEST = 16
 
