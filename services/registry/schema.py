@@ -5,13 +5,19 @@ A change here needs a migration beside it (`migrations/`); a test compares the t
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Text, text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Table, Text, text
 from sqlmodel import Field, SQLModel
 
 from services.registry.columns import ByValue, UtcTime, utc_now
 from services.registry.lifecycle import RUN_LIVE, InstanceState, JobState, RunState, Stage
 
 LIVE = text("state IN (" + ", ".join(f"'{state}'" for state in RunState if state in RUN_LIVE) + ")")
+
+
+def table_of(row: type[SQLModel]) -> Table:
+    """The table alone, for statements about many rows that need no objects."""
+    table: Table = row.__table__  # type: ignore[attr-defined]
+    return table
 
 
 class OwnerRow(SQLModel, table=True):

@@ -1,12 +1,14 @@
 """Bindings: which job's stage goes to which instance, written before any call uses it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import update
+from sqlalchemy import insert, update
 from sqlmodel import Session, col, select
 
 from reelmesh.v1 import stage_pb2
 from services.common.ids import new_id, new_secret
+from services.registry.columns import utc_now
 from services.registry.lifecycle import (
     RUN_LIVE,
     JobEvent,
@@ -15,9 +17,12 @@ from services.registry.lifecycle import (
     Stage,
 )
 from services.registry.records.changes import change_job, change_run, lock_run
-from services.registry.records.events import record_change
+from services.registry.records.events import record_changes
+from services.registry.records.slots import Bindable
 from services.registry.records.sources import Source, find_source
-from services.registry.schema import InstanceRow, JobRow, RunRow
+from services.registry.schema import InstanceRow, JobRow, RunRow, table_of
+
+_BIND = insert(table_of(RunRow))
 
 
 @dataclass(frozen=True)
@@ -41,32 +46,50 @@ class Binding:
         )
 
 
-def bind(
+@dataclass(frozen=True)
+class Choice:
+    """A job that goes to an instance for its stage."""
+
+    job: JobRow
+    instance_id: str
+    expected_s: float
+
+
+def bind_all(
     session: Session,
-    job: JobRow,
     stage: Stage,
-    instance: InstanceRow,
-    expected_s: float,
+    choices: Sequence[Choice],
+    instances: Mapping[str, Bindable],
     replica_id: str,
-) -> str:
-    """Bind the job's stage to the instance, both locked; the run's id."""
-    run = RunRow(
-        run_id=new_id("run"),
-        job_id=job.job_id,
-        stage=stage,
-        instance_id=instance.instance_id,
-        generation=instance.generation,
-        journal_id=instance.journal_id,
-        lease_token=new_secret("rml"),
-        capabilities=instance.capabilities,
-        version=instance.version,
-        replica_id=replica_id,
-        expected_s=expected_s,
-    )
-    session.add(run)
-    change_job(job, JobEvent.BOUND)
-    record_change(session, job)
-    return run.run_id
+) -> list[str]:
+    """Bind the jobs' stage to the instances, all of them locked; the runs' ids."""
+    now = utc_now()
+    run_ids = [new_id("run") for _ in choices]
+    rows = []
+    for run_id, choice in zip(run_ids, choices, strict=True):
+        instance = instances[choice.instance_id]
+        rows.append(
+            {
+                "run_id": run_id,
+                "job_id": choice.job.job_id,
+                "stage": stage,
+                "instance_id": instance.instance_id,
+                "generation": instance.generation,
+                "journal_id": instance.journal_id,
+                "lease_token": new_secret("rml"),
+                "state": RunState.BOUND,
+                "capabilities": instance.capabilities,
+                "version": instance.version,
+                "replica_id": replica_id,
+                "expected_s": choice.expected_s,
+                "bind_time": now,
+            }
+        )
+        change_job(choice.job, JobEvent.BOUND)
+    if rows:
+        session.execute(_BIND, rows)
+        record_changes(session, [choice.job for choice in choices])
+    return run_ids
 
 
 def read_binding(session: Session, run_id: str) -> Binding | None:

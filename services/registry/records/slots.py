@@ -15,7 +15,7 @@ from services.registry.lifecycle import InstanceState, Stage
 from services.registry.placement import Candidate, remaining_s
 from services.registry.records.events import QUEUES
 from services.registry.resolution import fits
-from services.registry.schema import LIVE, InstanceRow, JobRow, RunRow
+from services.registry.schema import LIVE, InstanceRow, JobRow, RunRow, table_of
 
 
 class Shape(NamedTuple):
@@ -27,6 +27,18 @@ class Shape(NamedTuple):
     frames: int
     evaluations: int
     checkpoint_digest: str
+
+
+class Bindable(NamedTuple):
+    """What a binding keeps of its instance."""
+
+    instance_id: str
+    state: InstanceState
+    drain_requested: bool
+    generation: int
+    journal_id: str
+    capabilities: bytes
+    version: str
 
 
 def _taking(stage: Any) -> Sequence[Any]:
@@ -52,6 +64,13 @@ _FREE = select_columns(*_FACTS).where(
     .correlate(InstanceRow)
     .scalar_subquery()
     < col(InstanceRow.slots),
+)
+
+_INSTANCES = table_of(InstanceRow)
+_LOCK = (
+    select_columns(*(_INSTANCES.c[name] for name in Bindable._fields))
+    .where(_INSTANCES.c.instance_id.in_(bindparam("names", expanding=True)))
+    .with_for_update(key_share=True, skip_locked=True)
 )
 
 
@@ -113,23 +132,20 @@ def _busy_slots(session: Session, names: Sequence[str]) -> Mapping[str, list[flo
     return times
 
 
-def lock_ready(session: Session, instance_id: str) -> InstanceRow | None:
-    """The instance, held until the transaction ends, if it still takes runs.
+def lock_ready(session: Session, names: Collection[str]) -> Mapping[str, Bindable]:
+    """The instances, held until the transaction ends, those of them that still take runs.
 
-    Whoever changes it just now is not waited for: its jobs are held too, and we hold owners. It is
+    Whoever changes one just now is not waited for: its jobs are held too, and we hold owners. It is
     looked at again at once.
     """
-    query = select(InstanceRow).where(col(InstanceRow.instance_id) == instance_id)
-    locked = session.exec(
-        query.with_for_update(key_share=True, skip_locked=True).execution_options(
-            populate_existing=True
-        )
-    ).first()
-    if locked is None:
+    locked = {
+        row.instance_id: Bindable(*row)
+        for row in session.execute(_LOCK, {"names": sorted(names)})
+        if row.state is InstanceState.READY and not row.drain_requested
+    }
+    if len(locked) < len(names):
         touch(session, QUEUES)
-        return None
-    ready = locked.state is InstanceState.READY and not locked.drain_requested
-    return locked if ready else None
+    return locked
 
 
 def may_take(candidate: Candidate, stage: Stage, job: JobRow) -> bool:

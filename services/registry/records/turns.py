@@ -4,7 +4,9 @@ Everything here happens in the transaction of the change that it is about, so no
 an owner charged for nothing.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +25,7 @@ from services.registry.lifecycle import (
     holds_slot,
 )
 from services.registry.placement import TYPICAL_UNIT_S, smooth, work_of
-from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow
+from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow, table_of
 
 # Stages of jobs that are not yet sampled.
 UNSAMPLED = (Stage.ENCODE, Stage.SAMPLE)
@@ -86,11 +88,17 @@ _NUMBER: Any = (
 )
 _NUMBER_WAITING = _NUMBER.values(in_turn=True)
 _NUMBER_ROOM = _NUMBER.values(in_turn=or_(col(OwnerRow.in_turn), encodable(bindparam("numbered"))))
+_OWNERS = table_of(OwnerRow)
+_NUMBER_ALL: Any = (
+    update(_OWNERS)
+    .where(_OWNERS.c.owner_id.in_(bindparam("numbered", expanding=True)))
+    .values(revision=_OWNERS.c.revision + bindparam("changes"))
+    .returning(_OWNERS.c.owner_id, _OWNERS.c.revision)
+)
 _PAY = (
-    update(OwnerRow)
-    .where(_OF)
-    .values(virtual_time_s=OwnerRow.virtual_time_s + bindparam("seconds") / OwnerRow.weight)
-    .execution_options(synchronize_session=False)
+    update(_OWNERS)
+    .where(_OWNERS.c.owner_id == bindparam("numbered"))
+    .values(virtual_time_s=_OWNERS.c.virtual_time_s + bindparam("seconds") / _OWNERS.c.weight)
 )
 
 
@@ -156,12 +164,37 @@ def number(session: Session, job: JobRow) -> int:
     return int(session.execute(_NUMBER_WAITING if waits else _NUMBER_ROOM, values).scalar_one())
 
 
-def charge(session: Session, job: JobRow, entrant: Entrant, seconds: float) -> Entrant:
-    """The job is given its turn: its owner pays what it is expected to take."""
-    job.turn_s = entrant.virtual_time_s
-    job.charged_s = seconds
-    _pay(session, job.owner_id, seconds)
-    return entrant.after(seconds)
+def number_all(session: Session, jobs: Sequence[JobRow]) -> list[int]:
+    """The next revisions of their owners for changes of jobs that are bound now, in their order."""
+    changes = Counter(job.owner_id for job in jobs)
+    following: dict[str, int] = {}
+    for count in sorted(set(changes.values())):
+        names = sorted(owner_id for owner_id in changes if changes[owner_id] == count)
+        rows = session.execute(_NUMBER_ALL, {"numbered": names, "changes": count})
+        following |= {owner_id: revision - count for owner_id, revision in rows}
+    revisions = []
+    for job in jobs:
+        following[job.owner_id] += 1
+        revisions.append(following[job.owner_id])
+    return revisions
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A job's turn: its owner's virtual time when it was given, and what it is charged."""
+
+    job: JobRow
+    time_s: float
+    seconds: float
+
+
+def charge(session: Session, turns: Sequence[Turn]) -> None:
+    """The jobs are given their turns: their owners pay what they are expected to take."""
+    for turn in turns:
+        turn.job.turn_s, turn.job.charged_s = turn.time_s, turn.seconds
+    if turns:
+        paid = [{"numbered": turn.job.owner_id, "seconds": turn.seconds} for turn in turns]
+        session.connection().execute(_PAY, paid)
 
 
 def entrant_of(session: Session, owner_id: str) -> Entrant:
