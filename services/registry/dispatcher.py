@@ -11,7 +11,7 @@ from services.registry.database import Database
 from services.registry.following import Following
 from services.registry.lifecycle import Stage
 from services.registry.peers import Peers
-from services.registry.records.claims import BATCH, Rules, claim_all
+from services.registry.records.claims import BATCH, Rules, claim_all, waiting_stages
 from services.registry.records.events import QUEUES
 from services.registry.roster import Roster
 from services.registry.signals import Signals, wait
@@ -60,7 +60,8 @@ class Dispatcher:
         more = True
         while more:
             more = False
-            for stage in _ORDER:
+            waiting = await self._database.read(waiting_stages)
+            for stage in (stage for stage in _ORDER if stage in waiting):
                 bind = partial(
                     claim_all,
                     stage=stage,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_
+from sqlalchemy import bindparam, func, or_, union_all
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
@@ -54,10 +54,16 @@ _CLAIM_LOCK = 73356375
 
 # Built once: building one takes longer than SQLite does.
 _JOBS, _OWNERS = table_of(JobRow), table_of(OwnerRow)
-_ANY_WAITS = (
-    select_columns(_JOBS.c.job_id)
-    .where(_JOBS.c.waiting.is_(True), _JOBS.c.stage == bindparam("stage"))
+_FIRST_WAITING = {
+    stage: select_columns(_JOBS.c.stage)
+    .where(_JOBS.c.waiting.is_(True), _JOBS.c.stage == stage)
+    # Along the index, however few there are.
+    .order_by(_JOBS.c.turn_s, _JOBS.c.create_time, _JOBS.c.job_id)
     .limit(1)
+    for stage in Stage
+}
+_WAITING_STAGES = union_all(
+    *(select_columns(first.subquery().c.stage) for first in _FIRST_WAITING.values())
 )
 _ENCODABLE = (
     col(JobRow.owner_id) == bindparam("owner_id"),
@@ -119,6 +125,11 @@ class Rules:
     replica_id: str = ""
 
 
+def waiting_stages(session: Session) -> set[Stage]:
+    """The stages that a job waits for now: nobody else's turn is taken to find nothing."""
+    return {Stage(stage) for stage in session.execute(_WAITING_STAGES).scalars()}
+
+
 def claim_all(
     session: Session,
     stage: Stage,
@@ -132,7 +143,7 @@ def claim_all(
     `willing` are the instances that may be bound, `reachable` those that an input can be pulled
     from now.
     """
-    if session.execute(_ANY_WAITS, {"stage": stage}).first() is None:
+    if session.execute(_FIRST_WAITING[stage]).first() is None:
         return []
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_CLAIM_LOCK)))

@@ -71,19 +71,29 @@ def record_change(session: Session, job: JobRow) -> None:
     _keep(session, [(job, number(session, job))])
 
 
+def record_first(session: Session, job: JobRow) -> None:
+    """The same for a job that is not written yet: it is, with its number."""
+    _keep(session, [(job, number(session, job))], {job.job_id: []})
+
+
 def record_changes(session: Session, jobs: Sequence[JobRow]) -> None:
     """The same for jobs that each have just been bound, with one statement for all of a kind."""
     _keep(session, list(zip(jobs, number_all(session, jobs), strict=True)))
 
 
-def _keep(session: Session, numbered: Sequence[tuple[JobRow, int]]) -> None:
+def _keep(
+    session: Session,
+    numbered: Sequence[tuple[JobRow, int]],
+    attempts: Mapping[str, list[RunRow]] | None = None,
+) -> None:
     for job, revision in numbered:
         job.revision = revision
         refund(session, job)
         job.first_revision = job.first_revision or revision
         session.add(job)
     session.flush()
-    attempts = attempts_of(session, [job.job_id for job, _ in numbered])
+    if attempts is None:
+        attempts = attempts_of(session, [job.job_id for job, _ in numbered])
     now, events = utc_now(), []
     for job, revision in numbered:
         body = job_message(job, attempts[job.job_id])

@@ -17,7 +17,7 @@ from services.registry.lifecycle import (
 )
 from services.registry.records.bindings import withdraw_unsent
 from services.registry.records.changes import change_job, lock_job
-from services.registry.records.events import QUEUES, record_change
+from services.registry.records.events import QUEUES, record_change, record_first
 from services.registry.records.pages import Place
 from services.registry.records.turns import join
 from services.registry.resolution import Resolution
@@ -47,9 +47,7 @@ def create_job(
         sampler_id=resolution.sampler_id,
         automatic_resumes=resolution.automatic_resumes,
     )
-    session.add(job)
-    session.flush()
-    record_change(session, job)
+    record_first(session, job)
     touch(session, QUEUES)
     return job
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func, or_, update
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
 from reelmesh.v1 import stage_pb2
@@ -59,7 +60,9 @@ def encodable(owner_id: Any) -> ColumnElement[bool]:
 
 # Statements that every job needs are built once: building one takes longer than SQLite does.
 _OWNED: Any = bindparam("owner_id")
-_FIRST_QUEUED = select(JobRow.job_id).where(*_queued(_OWNED)).limit(1)
+_JOINING = select_columns(
+    col(OwnerRow.virtual_time_s), select(JobRow.job_id).where(*_queued(_OWNED)).exists()
+).where(col(OwnerRow.owner_id) == _OWNED)
 _LEAST_TIME = (
     select(OwnerRow.virtual_time_s)
     .where(
@@ -70,10 +73,16 @@ _LEAST_TIME = (
     .limit(1)
 )
 _MOST_TIME = select(func.max(OwnerRow.virtual_time_s))
-_ENTRANT = select(
-    OwnerRow.virtual_time_s, OwnerRow.turn_time, OwnerRow.owner_id, OwnerRow.weight
-).where(col(OwnerRow.owner_id) == _OWNED)
-_UNIT = select(func.avg(InstanceRow.unit_time_s)).where(
+# What makes an entrant of an owner.
+ENTRANT = (
+    col(OwnerRow.virtual_time_s),
+    col(OwnerRow.turn_time),
+    col(OwnerRow.owner_id),
+    col(OwnerRow.weight),
+)
+_ENTRANT = select(*ENTRANT).where(col(OwnerRow.owner_id) == _OWNED)
+# Seconds that a unit of work takes a sampler on average, as measured.
+UNIT = select(func.avg(InstanceRow.unit_time_s)).where(
     col(InstanceRow.stage) == Stage.SAMPLE, col(InstanceRow.state) != InstanceState.GONE
 )
 
@@ -102,25 +111,40 @@ _PAY = (
 )
 
 
+_JOIN = (
+    update(_OWNERS)
+    .where(_OWNERS.c.owner_id == bindparam("numbered"))
+    .values(virtual_time_s=bindparam("begins_s"), turn_time=bindparam("now"), in_turn=True)
+)
+_LEAVE = update(_OWNERS).where(_OWNERS.c.owner_id == bindparam("numbered")).values(in_turn=False)
+# A measurement is not worth waiting for whoever holds the instance.
+_INSTANCES = table_of(InstanceRow)
+_SPEED = (
+    select_columns(_INSTANCES.c.unit_time_s)
+    .where(_INSTANCES.c.instance_id == bindparam("measured"))
+    .with_for_update(skip_locked=True, key_share=True)
+)
+_SET_SPEED = (
+    update(_INSTANCES)
+    .where(_INSTANCES.c.instance_id == bindparam("measured"))
+    .values(unit_time_s=bindparam("unit_s"))
+)
+
+
 def join(session: Session, owner_id: str) -> float:
     """The owner, locked, is about to have one more job: its virtual time.
 
     If it is the first that waits, the owner begins at the least of those in turn.
     """
-    now_s = entrant_of(session, owner_id).virtual_time_s
-    if session.exec(_FIRST_QUEUED, params={"owner_id": owner_id}).first():
-        return now_s
+    now_s, waits = session.execute(_JOINING, {"owner_id": owner_id}).one()
+    if waits:
+        return float(now_s)
     least = session.exec(_LEAST_TIME).first()
     most = 0.0
     if least is None:
         most = session.exec(_MOST_TIME).one() or 0.0
     begins_s = start_time(now_s, least, most)
-    session.execute(
-        update(OwnerRow)
-        .where(col(OwnerRow.owner_id) == owner_id)
-        .values(virtual_time_s=begins_s, turn_time=utc_now(), in_turn=True)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(_JOIN, {"numbered": owner_id, "begins_s": begins_s, "now": utc_now()})
     return begins_s
 
 
@@ -156,12 +180,15 @@ def number(session: Session, job: JobRow) -> int:
     It may be if the job waits, or has made room for another one by moving on or ending.
     """
     values = {"numbered": job.owner_id}
-    if not job.waiting and job.stage is not None:
-        # Nothing of the job is asked for, so it need not be written yet.
-        with session.no_autoflush:
-            return int(session.execute(_NUMBER, values).scalar_one())
-    waits = job.waiting and job.stage is Stage.ENCODE
-    return int(session.execute(_NUMBER_WAITING if waits else _NUMBER_ROOM, values).scalar_one())
+    statement = _NUMBER
+    if job.waiting and job.stage is Stage.ENCODE:
+        statement = _NUMBER_WAITING
+    elif job.waiting or job.stage is None:
+        # What is asked about are the owner's other jobs. If this one still seems to wait because it
+        # is not written yet, the owner is looked at once for nothing.
+        statement = _NUMBER_ROOM
+    with session.no_autoflush:
+        return int(session.execute(statement, values).scalar_one())
 
 
 def number_all(session: Session, jobs: Sequence[JobRow]) -> list[int]:
@@ -209,18 +236,13 @@ def sampler_unit_s(session: Session) -> float:
 
 def measured_unit_s(session: Session) -> float | None:
     """The same, None if nothing was measured."""
-    unit_s: float | None = session.exec(_UNIT).one()
+    unit_s: float | None = session.exec(UNIT).one()
     return unit_s
 
 
 def leave(session: Session, owner_id: str) -> None:
     """The owner, locked, has nothing for a turn until something of it changes."""
-    session.execute(
-        update(OwnerRow)
-        .where(col(OwnerRow.owner_id) == owner_id)
-        .values(in_turn=False)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(_LEAVE, {"numbered": owner_id})
 
 
 def refund(session: Session, job: JobRow) -> None:
@@ -240,13 +262,12 @@ def settle(session: Session, run: RunRow, job: JobRow) -> None:
         _pay(session, job.owner_id, seconds - job.charged_s)
         job.charged_s = 0.0
     if run.state is RunState.SUCCEEDED and seconds > 0:
-        # A measurement is not worth waiting for whoever holds the instance.
-        query = select(InstanceRow).where(col(InstanceRow.instance_id) == run.instance_id)
-        instance = session.exec(query.with_for_update(skip_locked=True, key_share=True)).first()
-        if instance is not None:
+        measured = {"measured": run.instance_id}
+        known = session.execute(_SPEED, measured).first()
+        if known is not None:
             units = max(work(run.stage, job), 1e-9)
-            instance.unit_time_s = smooth(instance.unit_time_s, seconds / units)
-            session.add(instance)
+            unit_s = smooth(known.unit_time_s, seconds / units)
+            session.execute(_SET_SPEED, {**measured, "unit_s": unit_s})
 
 
 def measured_s(run: RunRow) -> float:
@@ -266,5 +287,4 @@ def _or_now(time: datetime | None) -> datetime:
 
 
 def _pay(session: Session, owner_id: str, seconds: float) -> None:
-    with session.no_autoflush:
-        session.execute(_PAY, {"numbered": owner_id, "seconds": seconds})
+    session.execute(_PAY, {"numbered": owner_id, "seconds": seconds})
