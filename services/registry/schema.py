@@ -142,7 +142,7 @@ class RunRow(SQLModel, table=True):
     state: RunState = Field(
         default=RunState.BOUND, sa_column=Column(ByValue(RunState), nullable=False)
     )
-    # Set by compare-and-set just before the call: whoever sets it makes the call.
+    # Whoever sets it makes the call: with the binding, or later by compare-and-set.
     start_sent: bool = False
     # Its instance has been heard to have it.
     accepted: bool = False

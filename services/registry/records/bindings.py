@@ -61,8 +61,13 @@ def bind_all(
     choices: Sequence[Choice],
     instances: Mapping[str, Bindable],
     replica_id: str,
+    *,
+    sent: bool,
 ) -> list[str]:
-    """Bind the jobs' stage to the instances, all of them locked; the runs' ids."""
+    """Bind the jobs' stage to the instances, all of them locked; the runs' ids.
+
+    `sent`: the starts count as sent from now on, and whoever commits this sends each once, or asks.
+    """
     now = utc_now()
     run_ids = [new_id("run") for _ in choices]
     rows = []
@@ -78,6 +83,7 @@ def bind_all(
                 "journal_id": instance.journal_id,
                 "lease_token": new_secret("rml"),
                 "state": RunState.BOUND,
+                "start_sent": sent,
                 "capabilities": instance.capabilities,
                 "version": instance.version,
                 "replica_id": replica_id,

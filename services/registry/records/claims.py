@@ -10,20 +10,17 @@ all that was chosen is written, with one statement for all of a kind.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
 
-from sqlalchemy import bindparam, func, or_, union_all
-from sqlalchemy import select as select_columns
+from sqlalchemy import func
 from sqlmodel import Session, col, select
 
 from services.registry.fairness import Entrant, Turns, by_priority
 from services.registry.lifecycle import Stage
-from services.registry.limits import Limits, own_or
+from services.registry.limits import Limits
 from services.registry.placement import Board, Candidate
 from services.registry.records.bindings import Choice, bind_all
 from services.registry.records.lanes import Lanes
-from services.registry.records.quotas import max_running, running_of
 from services.registry.records.slots import (
     faster_candidates,
     free_candidates,
@@ -40,7 +37,8 @@ from services.registry.records.turns import (
     sampler_unit_s,
     work,
 )
-from services.registry.schema import JobRow, OwnerRow, table_of
+from services.registry.records.waiting import Owners, in_order, is_awaited, is_next, next_job
+from services.registry.schema import JobRow
 
 # Bindings of one transaction: others want to write too.
 BATCH = 16
@@ -52,69 +50,6 @@ _RESERVED = 32
 _CLAIM_LOCK = 73356375
 
 
-# Built once: building one takes longer than SQLite does.
-_JOBS, _OWNERS = table_of(JobRow), table_of(OwnerRow)
-_FIRST_WAITING = {
-    stage: select_columns(_JOBS.c.stage)
-    .where(_JOBS.c.waiting.is_(True), _JOBS.c.stage == stage)
-    # Along the index, however few there are.
-    .order_by(_JOBS.c.turn_s, _JOBS.c.create_time, _JOBS.c.job_id)
-    .limit(1)
-    for stage in Stage
-}
-_WAITING_STAGES = union_all(
-    *(select_columns(first.subquery().c.stage) for first in _FIRST_WAITING.values())
-)
-_ENCODABLE = (
-    col(JobRow.owner_id) == bindparam("owner_id"),
-    col(JobRow.stage) == Stage.ENCODE,
-    col(JobRow.waiting).is_(True),
-    col(JobRow.job_id).not_in(bindparam("passed", expanding=True)),
-)
-_WAITS = select(JobRow.job_id).where(*_ENCODABLE).limit(1)
-_NEXT_JOB = (
-    select(JobRow)
-    .where(*_ENCODABLE)
-    .order_by(col(JobRow.priority).desc(), col(JobRow.create_time), col(JobRow.job_id))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
-_HOLD = (
-    select_columns(_OWNERS.c.max_running)
-    .where(_OWNERS.c.owner_id == bindparam("owner_id"))
-    .with_for_update()
-)
-_BEGUN = select_columns(func.count()).where(
-    _JOBS.c.owner_id == bindparam("owner_id"),
-    or_(
-        (_JOBS.c.stage == Stage.ENCODE) & _JOBS.c.waiting.is_(False),
-        _JOBS.c.stage == Stage.SAMPLE,
-    ),
-)
-
-
-@lru_cache(maxsize=16)
-def _in_order(stage: Stage, limits: Limits) -> Any:
-    """(job, samplers its owner holds, how many it may hold) of the jobs that wait, by turn."""
-    running = running_of(col(JobRow.owner_id))
-    limit = max_running(limits)
-    query = (
-        select(JobRow, running, limit)
-        .join(OwnerRow, col(OwnerRow.owner_id) == col(JobRow.owner_id))
-        .where(
-            col(JobRow.waiting).is_(True),
-            col(JobRow.stage) == stage,
-            col(JobRow.job_id).not_in(bindparam("seen", expanding=True)),
-        )
-    )
-    if stage is Stage.SAMPLE:
-        query = query.where(or_(limit < 0, running < limit))
-    order = (col(JobRow.turn_s), col(JobRow.create_time), col(JobRow.job_id))
-    return (
-        query.order_by(*order).limit(bindparam("size")).with_for_update(skip_locked=True, of=JobRow)
-    )
-
-
 @dataclass(frozen=True)
 class Rules:
     """How claims choose. Limits are those of owners who have none of their own."""
@@ -123,11 +58,8 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
     # Whoever claims follows what it bound.
     replica_id: str = ""
-
-
-def waiting_stages(session: Session) -> set[Stage]:
-    """The stages that a job waits for now: nobody else's turn is taken to find nothing."""
-    return {Stage(stage) for stage in session.execute(_WAITING_STAGES).scalars()}
+    # And sends its start at once: it is marked as sent from the beginning.
+    sends: bool = False
 
 
 def claim_all(
@@ -143,7 +75,7 @@ def claim_all(
     `willing` are the instances that may be bound, `reachable` those that an input can be pulled
     from now.
     """
-    if session.execute(_FIRST_WAITING[stage]).first() is None:
+    if not is_awaited(session, stage):
         return []
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_CLAIM_LOCK)))
@@ -207,7 +139,7 @@ class _Claim:
         """Choose jobs of the owners whose turn it is."""
         lanes = Lanes(self._session, self._rules.encoded_ahead)
         turns, looked, passed = Turns(in_turn(self._session)), 0, set[str]()
-        owners = _Owners(self._session, self._rules.limits)
+        owners = Owners(self._session, self._rules.limits)
         while self._open and looked < _PAGE * _PAGES and not lanes.full:
             looked += 1
             entrant = turns.take()
@@ -216,9 +148,10 @@ class _Claim:
             if not owners.may_begin(entrant.owner_id):
                 leave(self._session, entrant.owner_id)
                 continue
-            job = self._next_job(entrant.owner_id, lanes, passed)
+            job = next_job(self._session, entrant.owner_id, lanes.admitted(), passed)
             if job is None:
-                if not self._waits(entrant.owner_id):
+                chosen = [choice.job.job_id for choice in self._choices]
+                if not is_next(self._session, entrant.owner_id, chosen):
                     leave(self._session, entrant.owner_id)
                 continue
             passed.add(job.job_id)
@@ -227,18 +160,6 @@ class _Claim:
                 lanes.add(job)
                 owners.begin(entrant.owner_id)
             turns.put(after)
-
-    def _waits(self, owner_id: str) -> bool:
-        chosen = [choice.job.job_id for choice in self._choices]
-        values = {"owner_id": owner_id, "passed": chosen}
-        return self._session.exec(_WAITS, params=values).first() is not None
-
-    def _next_job(self, owner_id: str, lanes: Lanes, passed: Collection[str]) -> JobRow | None:
-        query = _NEXT_JOB
-        if full := lanes.admitted():
-            query = query.where(*full)
-        values = {"owner_id": owner_id, "passed": list(passed)}
-        return self._session.exec(query, params=values).first()
 
     def keep_turns(self) -> None:
         """Choose jobs that wait, in the order of their turns."""
@@ -277,17 +198,16 @@ class _Claim:
 
         Without those whose input cannot be pulled now.
         """
-        query = _in_order(self._stage, self._rules.limits)
         seen: list[str] = []
         for _ in range(_PAGES):
             # Mostly the first few are bound, and the others need not be held.
             size = _PAGE if seen else min(_PAGE, 4 * self._most, 4 * self._board.count_free())
-            rows = self._session.execute(query, {"seen": seen, "size": size}).all()
+            rows = in_order(self._session, self._stage, self._rules.limits, seen, size)
             jobs = [row[0] for row in rows]
             readable = readable_inputs(self._session, jobs, self._stage, self._reachable)
             for index in by_priority([(job.owner_id, job.priority) for job in jobs]):
                 if jobs[index].job_id in readable:
-                    yield tuple(rows[index])
+                    yield rows[index]
             seen += [job.job_id for job in jobs]
             if len(rows) < size:
                 return
@@ -324,7 +244,10 @@ class _Claim:
         choices = [choice for choice in self._choices if choice.instance_id in ready]
         turns = [self._turns.get(choice.job.job_id) for choice in choices]
         charge(self._session, [turn for turn in turns if turn is not None])
-        return bind_all(self._session, self._stage, choices, ready, self._rules.replica_id)
+        rules = self._rules
+        return bind_all(
+            self._session, self._stage, choices, ready, rules.replica_id, sent=rules.sends
+        )
 
     def _may(self, job: JobRow, hurry: bool) -> Callable[[Candidate], bool]:
         def may(candidate: Candidate) -> bool:
@@ -332,31 +255,3 @@ class _Claim:
             return now and may_take(candidate, self._stage, job)
 
         return may
-
-
-class _Owners:
-    """The owners that were taken, held until the transaction ends, and what each has begun."""
-
-    def __init__(self, session: Session, limits: Limits) -> None:
-        self._session = session
-        self._limits = limits
-        self._begun: Counter[str] = Counter()
-        self._known: dict[str, int] = {}
-
-    def may_begin(self, owner_id: str) -> bool:
-        """Whether the owner may have one more job encoded: one ahead of those it may run."""
-        if owner_id not in self._known:
-            self._hold(owner_id)
-        limit = self._known[owner_id]
-        return limit < 0 or self._begun[owner_id] < limit + 1
-
-    def begin(self, owner_id: str) -> None:
-        """One more of its jobs is encoded."""
-        self._begun[owner_id] += 1
-
-    def _hold(self, owner_id: str) -> None:
-        own = self._session.execute(_HOLD, {"owner_id": owner_id}).scalar_one()
-        self._known[owner_id] = limit = own_or(own, self._limits.max_running)
-        if limit >= 0:
-            begun = self._session.execute(_BEGUN, {"owner_id": owner_id}).scalar_one()
-            self._begun[owner_id] = begun
