@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import insert, update
+from sqlalchemy import bindparam, insert, update
 from sqlmodel import Session, col, select
 
 from reelmesh.v1 import stage_pb2
@@ -22,7 +22,14 @@ from services.registry.records.slots import Bindable
 from services.registry.records.sources import Source, find_source
 from services.registry.schema import InstanceRow, JobRow, RunRow, table_of
 
+# Built once: building one takes longer than SQLite does.
 _BIND = insert(table_of(RunRow))
+_READ = (
+    select(RunRow, JobRow, InstanceRow.endpoint)
+    .join(JobRow, col(JobRow.job_id) == col(RunRow.job_id))
+    .join(InstanceRow, col(InstanceRow.instance_id) == col(RunRow.instance_id))
+    .where(col(RunRow.run_id) == bindparam("run_id"))
+)
 
 
 @dataclass(frozen=True)
@@ -100,13 +107,11 @@ def bind_all(
 
 def read_binding(session: Session, run_id: str) -> Binding | None:
     """The binding as it is now, with its instance's present endpoint."""
-    run = session.get(RunRow, run_id)
-    if run is None:
+    found = session.execute(_READ, {"run_id": run_id}).first()
+    if found is None:
         return None
-    job = session.get_one(JobRow, run.job_id)
-    instance = session.get_one(InstanceRow, run.instance_id)
-    source = find_source(session, run.job_id, run.stage)
-    return Binding(run, job, instance.endpoint, source)
+    run, job, endpoint = found
+    return Binding(run, job, endpoint, find_source(session, run.job_id, run.stage))
 
 
 def mark_sent(session: Session, run_id: str) -> bool:

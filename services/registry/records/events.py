@@ -26,7 +26,7 @@ QUEUES = "queues"
 INSTANCES = "instances"
 
 # Built once: building one takes longer than SQLite does.
-_RUNS, _EVENTS = table_of(RunRow), table_of(EventRow)
+_RUNS, _EVENTS, _OWNERS = table_of(RunRow), table_of(EventRow), table_of(OwnerRow)
 _ATTEMPTS: Any = (
     # What messages.py tells of a run, without the rest of its row.
     select_columns(
@@ -50,6 +50,15 @@ _ATTEMPTS: Any = (
     .order_by(_RUNS.c.bind_time, _RUNS.c.run_id)
 )
 _KEEP = insert(_EVENTS)
+_PAST = (
+    select_columns(_EVENTS.c.body)
+    .where(_EVENTS.c.job_id == bindparam("job_id"), _EVENTS.c.revision > bindparam("after"))
+    .order_by(_EVENTS.c.revision)
+    .limit(bindparam("size"))
+)
+_REVISIONS = select_columns(_OWNERS.c.revision, _OWNERS.c.compacted_revision).where(
+    _OWNERS.c.owner_id == bindparam("owner_id")
+)
 
 
 def runs_of(session: Session, job_id: str) -> Sequence[RunRow]:
@@ -113,13 +122,8 @@ def _keep(
 
 def read_events(session: Session, job: JobRow, after: int, limit: int) -> list[jobs_pb2.Job]:
     """The job after each change later than revision `after`, oldest first, at most `limit`."""
-    query = (
-        select(EventRow.body)
-        .where(col(EventRow.job_id) == job.job_id, col(EventRow.revision) > after)
-        .order_by(col(EventRow.revision))
-        .limit(limit)
-    )
-    messages = [jobs_pb2.Job.FromString(body) for body in session.exec(query)]
+    values = {"job_id": job.job_id, "after": after, "size": limit}
+    messages = [jobs_pb2.Job.FromString(row.body) for row in session.execute(_PAST, values)]
     for message in messages:
         message.spec.prompt = job.prompt
     return messages
@@ -189,9 +193,8 @@ def compact(session: Session, older_than: datetime, limit: int) -> int:
 
 def revisions_of(session: Session, owner_id: str) -> tuple[int, int]:
     """The owner's newest revision, and the newest whose event may be gone."""
-    owned = col(OwnerRow.owner_id) == owner_id
-    found = select(OwnerRow.revision, OwnerRow.compacted_revision).where(owned)
-    return session.exec(found).one()
+    newest, compacted = session.execute(_REVISIONS, {"owner_id": owner_id}).one()
+    return newest, compacted
 
 
 def owner_revision(session: Session, owner_id: str) -> int:

@@ -67,6 +67,16 @@ _FREE = select_columns(*_FACTS).where(
 )
 
 _INSTANCES = table_of(InstanceRow)
+_RUNS = table_of(RunRow)
+_FASTER = select_columns(*_FACTS).where(
+    *_taking(bindparam("stage")), col(InstanceRow.unit_time_s) < bindparam("slowest")
+)
+_CAPABILITIES = select_columns(_INSTANCES.c.instance_id, _INSTANCES.c.capabilities).where(
+    _INSTANCES.c.instance_id.in_(bindparam("names", expanding=True))
+)
+_BUSY = select_columns(_RUNS.c.instance_id, _RUNS.c.expected_s, _RUNS.c.bind_time).where(
+    LIVE, _RUNS.c.instance_id.in_(bindparam("names", expanding=True))
+)
 _LOCK = (
     select_columns(*(_INSTANCES.c[name] for name in Bindable._fields))
     .where(_INSTANCES.c.instance_id.in_(bindparam("names", expanding=True)))
@@ -80,7 +90,9 @@ def free_candidates(session: Session, stage: Stage, willing: Collection[str]) ->
     Slots in use are counted from the runs that hold them, so no crash can leak one.
     """
     rows = session.execute(_FREE, {"stage": stage})
-    return _candidates(session, [row for row in rows if row[0] in willing])
+    free = [row for row in rows if row[0] in willing]
+    # One that has a single slot, and it is free, has no other.
+    return _candidates(session, free, [row[0] for row in free if row[1] > 1])
 
 
 def faster_candidates(
@@ -94,18 +106,18 @@ def faster_candidates(
     slowest = max((one.unit_time_s or 0.0 for one in free), default=0.0)
     if not slowest:
         return []
-    query = select_columns(*_FACTS).where(*_taking(stage), col(InstanceRow.unit_time_s) < slowest)
-    rows = [row for row in session.execute(query) if row[0] in willing and row[0] not in known]
-    return _candidates(session, rows)
+    faster = session.execute(_FASTER, {"stage": stage, "slowest": slowest})
+    rows = [row for row in faster if row[0] in willing and row[0] not in known]
+    return _candidates(session, rows, [row[0] for row in rows])
 
 
-def _candidates(session: Session, rows: Sequence[Any]) -> list[Candidate]:
-    names = [row[0] for row in rows]
-    if not names:
+def _candidates(session: Session, rows: Sequence[Any], busy: Sequence[str]) -> list[Candidate]:
+    """Candidates of the rows; slots are held at those that are `busy` alone."""
+    if not rows:
         return []
-    packed = select(InstanceRow.instance_id, InstanceRow.capabilities)
-    capabilities = dict(session.exec(packed.where(col(InstanceRow.instance_id).in_(names))).all())
-    times = _busy_slots(session, names)
+    packed = session.execute(_CAPABILITIES, {"names": [row[0] for row in rows]})
+    capabilities = dict(packed.all())
+    times = _busy_slots(session, busy)
     return [
         Candidate(
             instance_id=name,
@@ -122,10 +134,9 @@ def _busy_slots(session: Session, names: Sequence[str]) -> Mapping[str, list[flo
     """When each slot that is held will be free, by instance."""
     times: dict[str, list[float]] = {}
     now = utc_now()
-    query = select(RunRow.instance_id, RunRow.expected_s, RunRow.bind_time).where(
-        LIVE, col(RunRow.instance_id).in_(names)
-    )
-    for name, expected_s, bind_time in session.exec(query):
+    if not names:
+        return times
+    for name, expected_s, bind_time in session.execute(_BUSY, {"names": list(names)}):
         elapsed_s = max(0.0, (now - bind_time).total_seconds())
         # Never 0, which is a free slot.
         times.setdefault(name, []).append(max(1e-6, remaining_s(expected_s, elapsed_s)))

@@ -56,6 +56,16 @@ _OUTPUTS_OR_INHERITED = _outputs(
     or_(_MADE, _RUNS.c.run_id.in_(bindparam("inherited", expanding=True)))
 )
 
+_MADE_BY = (
+    select(RunRow)
+    .where(
+        col(RunRow.job_id) == bindparam("job_id"),
+        col(RunRow.stage) == bindparam("stage"),
+        col(RunRow.state) == RunState.SUCCEEDED,
+    )
+    .order_by(col(RunRow.bind_time).desc())
+)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -168,12 +178,7 @@ def find_outputs(session: Session, job: JobRow, stage: Stage) -> list[RunRow]:
 
     Wherever the outputs are now.
     """
-    query = select(RunRow).where(
-        col(RunRow.job_id) == job.job_id,
-        col(RunRow.stage) == stage,
-        col(RunRow.state) == RunState.SUCCEEDED,
-    )
-    runs = list(session.exec(query.order_by(col(RunRow.bind_time).desc())))
+    runs = list(session.exec(_MADE_BY, params={"job_id": job.job_id, "stage": stage}))
     inherited = _inherited(job, stage)
     if inherited and (run := session.get(RunRow, inherited)):
         runs.append(run)

@@ -131,6 +131,15 @@ _SET_SPEED = (
 )
 
 
+_IN_TURN: Any = (
+    select_columns(*ENTRANT)
+    .where(col(OwnerRow.in_turn).is_(True), encodable(col(OwnerRow.owner_id)))
+    .order_by(*ENTRANT[:3])
+    .limit(bindparam("size"))
+)
+_IN_TURN_FROM = _IN_TURN.where(col(OwnerRow.virtual_time_s) >= bindparam("last"))
+
+
 def join(session: Session, owner_id: str) -> float:
     """The owner, locked, is about to have one more job: its virtual time.
 
@@ -150,21 +159,15 @@ def join(session: Session, owner_id: str) -> float:
 
 def in_turn(session: Session) -> Iterator[Entrant]:
     """Owners that may have a job for a turn, in their order; read as far as it is asked for."""
-    order = (
-        col(OwnerRow.virtual_time_s),
-        col(OwnerRow.turn_time),
-        col(OwnerRow.owner_id),
-    )
-    query = select(*order, col(OwnerRow.weight)).where(
-        col(OwnerRow.in_turn).is_(True), encodable(col(OwnerRow.owner_id))
-    )
     seen: set[str] = set()
     last: float | None = None
     while True:
-        page = query if last is None else query.where(col(OwnerRow.virtual_time_s) >= last)
         # Those of the last time come again: more rows than were seen of it bring new ones.
         size = _PAGE + len(seen)
-        rows = session.exec(page.order_by(*order).limit(size)).all()
+        if last is None:
+            rows = session.execute(_IN_TURN, {"size": size}).all()
+        else:
+            rows = session.execute(_IN_TURN_FROM, {"size": size, "last": last}).all()
         fresh = [row for row in rows if row[2] not in seen]
         for time_s, since, owner_id, weight in fresh:
             seen.add(owner_id)
