@@ -1,7 +1,8 @@
 """Six clips through the real registry: the time until the last is there, beside the best possible.
 
-The registry, its stages' gRPC services, journals and bundles are real; only the engines sleep, a
-hundred times shorter than what was measured in the field (see `TOPOLOGIES`). Before the six, one
+The registry is a process of its own with its default settings; its stages' gRPC services, journals
+and bundles are real too. Only the engines sleep, a hundred times shorter than what was measured in
+the field (see `TOPOLOGIES`). Before the six, one
 clip goes to every sampler, so that the dispatcher knows how fast each is by its own measurement.
 
 The best possible is found by trying every assignment of the clips to the samplers, with one encoder
@@ -10,6 +11,7 @@ and one decoder that never wait for anybody: no schedule ends earlier, with any 
 
 import argparse
 import asyncio
+import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -17,9 +19,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.registry import running_registry
 from reelmesh.v1 import jobs_pb2, stage_pb2
+from services.common.rpc.tokens import load_tokens
 from services.common.telemetry import configure
-from tests.registry.mesh import Client, Mesh
+from services.registry.config import RegistrySettings
+from tests.registry.mesh import Client, until
+from tests.registry.stages import FakeStage
 
 CLIPS = 6
 _SCALE = 100.0
@@ -100,21 +106,26 @@ async def _measure(topology: Topology) -> dict[str, Any]:
     samples_s = [seconds / _SCALE for seconds in topology.sample_s()]
     encode_s, decode_s = _ENCODE_S / _SCALE, _DECODE_S[topology.canvas] / _SCALE
     with tempfile.TemporaryDirectory() as folder:
-        mesh = Mesh(Path(folder) / "home", heartbeat_s=5.0, lease_s=20.0, ask_interval_s=5.0)
-        await mesh.start()
-        try:
-            encoder = await mesh.add(stage_pb2.STAGE_ENCODE, "encoder-0")
-            decoder = await mesh.add(stage_pb2.STAGE_DECODE, "decoder-0")
-            encoder.step_s, decoder.step_s = encode_s, decode_s
-            names = []
-            for index, seconds in enumerate(samples_s):
-                sampler = await mesh.add(stage_pb2.STAGE_SAMPLE, f"sampler-{index}")
-                sampler.step_s = seconds / _EVALUATIONS
-                names.append(sampler.instance_id)
-            await _run(mesh.local, [{"sampler_id": name} for name in names])
-            measured = await _run(mesh.local, [{} for _ in range(CLIPS)])
-        finally:
-            await mesh.stop()
+        home = Path(folder) / "home"
+        async with running_registry(home) as registry:
+            known = json.loads((home / "client.json").read_text())
+            client = Client(registry.clients, known["key"], known["owner_id"])
+            stages: list[FakeStage] = []
+            try:
+                await _start(home, registry.mesh, stages, len(samples_s))
+                for stage, seconds in zip(
+                    stages,
+                    (encode_s, decode_s, *(one / _EVALUATIONS for one in samples_s)),
+                    strict=True,
+                ):
+                    stage.step_s = seconds
+                names = [stage.instance_id for stage in stages[2:]]
+                await _run(client, [{"sampler_id": name} for name in names])
+                measured = await _run(client, [{} for _ in range(CLIPS)])
+            finally:
+                await client.peer.close()
+                for stage in stages:
+                    await stage.crash()
     best = find_best(samples_s, encode_s, decode_s)
     return {
         "canvas": topology.canvas,
@@ -124,6 +135,23 @@ async def _measure(topology: Topology) -> dict[str, Any]:
         "best_s": best,
         "ratio": measured / best,
     }
+
+
+async def _start(home: Path, registry: str, stages: list[FakeStage], samplers: int) -> None:
+    """An encoder, a decoder and the samplers, registered; they behave as stages in the field do."""
+    tokens = load_tokens(RegistrySettings(home=home).tokens_path)
+    kinds = [(stage_pb2.STAGE_ENCODE, "encoder-0"), (stage_pb2.STAGE_DECODE, "decoder-0")]
+    kinds += [(stage_pb2.STAGE_SAMPLE, f"sampler-{index}") for index in range(samplers)]
+    for kind, name in kinds:
+        stage = FakeStage(kind, name, home / "stages", tokens, registry)
+        stage.beats_as_asked = stage.keeps_channels = True
+        stages.append(stage)
+        await stage.start()
+
+    async def registered() -> bool:
+        return all(stage.generation for stage in stages)
+
+    await until(registered)
 
 
 async def _run(client: Client, specs: list[dict[str, Any]]) -> float:

@@ -103,8 +103,9 @@ class _Noted(Following):
 
     def __init__(self, bound: Callable[[str], None]) -> None:
         self._bound = bound
+        self.binding = asyncio.Lock()
 
-    def follow(self, run_id: str) -> None:
+    def follow(self, run_id: str, *, may_send: bool = False) -> None:
         self._bound(run_id)
 
 
@@ -125,7 +126,7 @@ class _Mesh:
             _Everyone(),
             _Noted(self._note),
             Backoff(1.0),
-            Rules(_AHEAD, _LIMITS, "rep_bench"),
+            Rules(_AHEAD, _LIMITS, "rep_bench", sends=True),
         )
 
     def _note(self, run_id: str) -> None:

@@ -1,7 +1,8 @@
 """Binds waiting stages to free instances.
 
 The three stages are three queues: while a decoder decodes one job, the sampler samples the next.
-Every binding is committed before its follower makes the first call.
+Every binding is committed before its follower makes the first call. It is committed as sent: the
+right to send its start is handed to its follower in memory, and is gone if either of them is.
 """
 
 from functools import partial
@@ -13,6 +14,7 @@ from services.registry.lifecycle import Stage
 from services.registry.peers import Peers
 from services.registry.records.claims import BATCH, Rules, claim_all
 from services.registry.records.events import QUEUES
+from services.registry.records.waiting import waiting_stages
 from services.registry.roster import Roster
 from services.registry.signals import Signals, wait
 
@@ -60,7 +62,8 @@ class Dispatcher:
         more = True
         while more:
             more = False
-            for stage in _ORDER:
+            waiting = await self._database.read(waiting_stages)
+            for stage in (stage for stage in _ORDER if stage in waiting):
                 bind = partial(
                     claim_all,
                     stage=stage,
@@ -68,9 +71,10 @@ class Dispatcher:
                     reachable=reachable,
                     rules=self._rules,
                 )
-                run_ids = await self._database.write(bind)
-                for run_id in run_ids:
-                    self._following.follow(run_id)
+                async with self._following.binding:
+                    run_ids = await self._database.write(bind)
+                    for run_id in run_ids:
+                        self._following.follow(run_id, may_send=True)
                 more = more or len(run_ids) == BATCH
             # What refused meanwhile is not asked again at once.
             willing = self._backoff.without(willing)

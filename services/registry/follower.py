@@ -1,14 +1,15 @@
 """Follows one run from its binding to its end: starts it, settles doubts, listens and asks.
 
-What a stage says is taken in by records/reports.py; here is only when to ask whom. Nothing in
-here is remembered: a restarted registry follows the same run from its row alone.
+What a stage says is taken in by records/reports.py; here is only when to ask whom. Nothing that
+matters is remembered: a restarted registry follows the same run from its row alone.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Any
 
 import grpc
 import structlog
@@ -73,23 +74,38 @@ class Follower:
         # Where stages reach the registry, for our own copies.
         self._address = address
         self.dropped_reports = 0
+        # The last report of each run that was taken in, while nothing has doubted it since: the
+        # same one again is no news, and needs no turn to write.
+        self._taken: dict[str, stage_pb2.Run] = {}
 
-    async def follow(self, run_id: str) -> RunState | None:
-        """Until the run has ended; its last state. Resumes wherever the run is."""
+    async def follow(self, run_id: str, *, may_send: bool = False) -> RunState | None:
+        """Until the run has ended; its last state. Resumes wherever the run is.
+
+        `may_send`: the caller bound it, marked as sent, and leaves it to this call to send the
+        start. Nobody else ever has this right, and it is not kept: without it one asks.
+        """
+        try:
+            return await self._follow(run_id, may_send)
+        finally:
+            self._taken.pop(run_id, None)
+
+    async def _follow(self, run_id: str, may_send: bool) -> RunState | None:
         binding = await self._read(run_id)
         if binding is None:
             return None
         run = binding.run
         telemetry.bind(run_id=run_id, job_id=run.job_id, owner_id=binding.job.owner_id)
-        hopeless = await self._start(binding)
         with self._signals.listening(run_id, run.instance_id) as news:
+            outcome, hopeless = await self._start(binding, may_send)
+            if outcome is Outcome.LIVE:
+                # It has just said so itself: there is nothing to ask.
+                await self._try(self._listen(binding, news), news)
+                binding = await self._read(run_id)
             while binding is not None and holds_slot(binding.run.state):
                 news.clear()
-                try:
-                    await self._look(binding, hopeless, news)
-                except MeshError as error:
-                    log.debug("run_not_reached", reason=error.reason, error=error.message)
-                    await wait(news, _RETRY_S)
+                if binding.run.state is RunState.UNKNOWN:
+                    self._taken.pop(run_id, None)
+                await self._try(self._look(binding, hopeless, news), news)
                 binding = await self._read(run_id)
         if binding is None:
             return None
@@ -97,36 +113,61 @@ class Follower:
         log.info("run_settled", state=state, stage=run.stage, bound_to=run.instance_id)
         return state
 
+    async def _try(self, work: Coroutine[Any, Any, None], news: asyncio.Event) -> None:
+        try:
+            await work
+        except MeshError as error:
+            log.debug("run_not_reached", reason=error.reason, error=error.message)
+            await wait(news, _RETRY_S)
+
     async def _read(self, run_id: str) -> Binding | None:
         return await self._database.read(lambda session: read_binding(session, run_id))
 
-    async def _start(self, binding: Binding) -> stage_pb2.Failure | None:
-        """Send the start if nobody has; the failure if the stage blamed the request for it."""
+    async def _start(
+        self, binding: Binding, may_send: bool
+    ) -> tuple[Outcome | None, stage_pb2.Failure | None]:
+        """Send the start if that is ours to do: what became of its answer, if there was one.
+
+        And the failure if the stage blamed the request for it.
+        """
         run = binding.run
-        if run.state is not RunState.BOUND or run.start_sent:
-            if run.state is RunState.BOUND:
-                await self._database.write(lambda session: apply_doubt(session, run.run_id))
-            return None
-        if not await self._database.write(lambda session: mark_sent(session, run.run_id)):
-            return None
+        if run.state is not RunState.BOUND:
+            return None, None
+        if run.start_sent and not may_send:
+            await self._database.write(lambda session: apply_doubt(session, run.run_id))
+            return None, None
+        if may_send and run.start_sent and binding.job.cancel_requested:
+            # Nobody else can send it, and we do not: it certainly never runs.
+            await self._database.write(
+                lambda session: apply_event(session, run.run_id, RunEvent.WITHDRAWN)
+            )
+            return None, None
+        ours = run.start_sent or await self._database.write(
+            lambda session: mark_sent(session, run.run_id)
+        )
+        if not ours:
+            return None, None
         try:
             source = self._source(binding)
             report = await self._calls.start(self._peers.peer(binding.endpoint), binding, source)
         except MeshError as error:
             log.warning("start_not_answered", reason=error.reason, error=error.message)
-            if error.reason is Reason.STALE_RUN:
-                # The one start that was ever sent met another generation or journal: it did not
-                # take the run, and says so itself.
-                self._backoff.add(run.instance_id)
-                await self._database.write(
-                    lambda session: apply_event(session, run.run_id, RunEvent.NEVER_RAN)
-                )
-                return None
-            await self._database.write(lambda session: apply_doubt(session, run.run_id))
-            if error.code in _HOPELESS:
-                return make_failure(error.reason, error.message, run.stage, resumable=False)
+            return None, await self._unanswered(binding, error)
+        return await self._take(binding, report), None
+
+    async def _unanswered(self, binding: Binding, error: MeshError) -> stage_pb2.Failure | None:
+        run = binding.run
+        if error.reason is Reason.STALE_RUN:
+            # The one start that was ever sent met another generation or journal: it did not take
+            # the run, and says so itself.
+            self._backoff.add(run.instance_id)
+            await self._database.write(
+                lambda session: apply_event(session, run.run_id, RunEvent.NEVER_RAN)
+            )
             return None
-        await self._take(binding, report)
+        await self._database.write(lambda session: apply_doubt(session, run.run_id))
+        if error.code in _HOPELESS:
+            return make_failure(error.reason, error.message, run.stage, resumable=False)
         return None
 
     def _source(self, binding: Binding) -> transfer_pb2.BundleRef | None:
@@ -202,10 +243,14 @@ class Follower:
 
     async def _take(self, binding: Binding, report: stage_pb2.Run) -> Outcome:
         run_id = binding.run.run_id
+        if report == self._taken.get(run_id):
+            return Outcome.LIVE
         if report.state == stage_pb2.RUN_STATE_REFUSED:
             # Before the job is back in its queue, or it would be bound there again at once.
             self._backoff.add(binding.run.instance_id)
         outcome = await self._database.write(lambda session: apply_report(session, run_id, report))
+        if outcome is Outcome.LIVE:
+            self._taken[run_id] = report
         if outcome is Outcome.FOREIGN:
             return self.drop(report)
         if outcome is Outcome.UNPUBLISHED:

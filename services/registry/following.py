@@ -26,6 +26,9 @@ class Following:
         self._follower = follower
         self._replica_id = replica_id
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        # Held while something is bound until it is followed with the right to send its start: who
+        # finds it in the database has none.
+        self.binding = asyncio.Lock()
 
     async def run(self) -> None:
         """Take up our live runs and let go of those that another took over, until cancelled."""
@@ -42,24 +45,26 @@ class Following:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self) -> None:
-        for run_id, replica_id in (await self._database.read(followers)).items():
-            if replica_id == self._replica_id:
-                self.follow(run_id)
-            elif run_id in self._tasks:
-                log.warning("run_taken_over", run_id=run_id, by=replica_id)
-                self._tasks[run_id].cancel()
+        async with self.binding:
+            for run_id, replica_id in (await self._database.read(followers)).items():
+                if replica_id == self._replica_id:
+                    self.follow(run_id)
+                elif run_id in self._tasks:
+                    log.warning("run_taken_over", run_id=run_id, by=replica_id)
+                    self._tasks[run_id].cancel()
 
-    def follow(self, run_id: str) -> None:
-        """See this run through, if nobody here does."""
+    def follow(self, run_id: str, *, may_send: bool = False) -> None:
+        """See this run through, if nobody here does. `may_send`: see Follower.follow."""
         if run_id not in self._tasks:
-            task = asyncio.create_task(self._see_through(run_id), name=run_id)
+            task = asyncio.create_task(self._see_through(run_id, may_send), name=run_id)
             self._tasks[run_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
 
-    async def _see_through(self, run_id: str) -> None:
+    async def _see_through(self, run_id: str, may_send: bool) -> None:
         while True:
             try:
-                await self._follower.follow(run_id)
+                sends, may_send = may_send, False
+                await self._follower.follow(run_id, may_send=sends)
             except MeshError as error:
                 log.warning("follower_interrupted", run_id=run_id, reason=error.reason)
                 await asyncio.sleep(_LOOK_S)

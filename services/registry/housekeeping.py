@@ -31,6 +31,7 @@ from services.registry.records.outputs import (
 )
 from services.registry.records.replicas import beats
 from services.registry.records.reports import apply_report
+from services.registry.records.requests import are_answers_old, forget_answers
 from services.registry.stages import StageCalls
 
 log = structlog.get_logger()
@@ -103,6 +104,7 @@ class Housekeeping:
             await self._copies.tidy()
             await self._receipts.restore_recent()
             await self._compact()
+            await self._forget_answers()
             await asyncio.sleep(self._pause_s)
 
     async def _settle_losses(self) -> None:
@@ -148,6 +150,10 @@ class Housekeeping:
             return
         while count := await self._database.write(forget):
             log.info("events_forgotten", count=count)
+
+    async def _forget_answers(self) -> None:
+        if await self._database.read(are_answers_old):
+            await self._database.write(forget_answers)
 
     async def _delete_uploads(self) -> None:
         """Uploads that came after their run had ended, and unfinished ones that expired."""

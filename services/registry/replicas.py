@@ -2,7 +2,8 @@
 of those that are not.
 
 To take over too early would be harmless: what a run may do next is decided in the database, row by
-row, and only whoever wins `mark_sent` makes the call. So the lease here is only about how soon.
+row. A start is sent by whoever committed its binding as sent, and whoever takes the run over asks
+for it, and has it buried before it is bound again. So the lease here is only about how soon.
 """
 
 import asyncio

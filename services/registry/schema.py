@@ -5,13 +5,19 @@ A change here needs a migration beside it (`migrations/`); a test compares the t
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Text, text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Table, Text, text
 from sqlmodel import Field, SQLModel
 
 from services.registry.columns import ByValue, UtcTime, utc_now
 from services.registry.lifecycle import RUN_LIVE, InstanceState, JobState, RunState, Stage
 
 LIVE = text("state IN (" + ", ".join(f"'{state}'" for state in RunState if state in RUN_LIVE) + ")")
+
+
+def table_of(row: type[SQLModel]) -> Table:
+    """The table alone, for statements about many rows that need no objects."""
+    table: Table = row.__table__  # type: ignore[attr-defined]
+    return table
 
 
 class OwnerRow(SQLModel, table=True):
@@ -136,7 +142,7 @@ class RunRow(SQLModel, table=True):
     state: RunState = Field(
         default=RunState.BOUND, sa_column=Column(ByValue(RunState), nullable=False)
     )
-    # Set by compare-and-set just before the call: whoever sets it makes the call.
+    # Whoever sets it makes the call: with the binding, or later by compare-and-set.
     start_sent: bool = False
     # Its instance has been heard to have it.
     accepted: bool = False

@@ -119,7 +119,7 @@ class Registry:
             self._peers,
             following,
             backoff,
-            Rules(settings.encoded_ahead, settings.limits, replica_id),
+            Rules(settings.encoded_ahead, settings.limits, replica_id, sends=True),
         )
         burials = Burials(self.database, self._peers, calls, self.follower)
         copies = Copies(

@@ -9,6 +9,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,8 @@ class FakeStage:
         self.fail: str = ""  # the reason of every run's failure
         self.delivers = True
         self.beating = True
+        self.beats_as_asked = False  # or ten times a second, so that tests need not wait
+        self.keeps_channels = False  # or opens one for each pull, as if it had just started
         self.foreign_reports = False
         self.deaf = False  # a cancel is not heard
         self.mute = False  # questions about runs are not answered
@@ -134,6 +137,7 @@ class FakeStage:
         self.halves: dict[str, str] = {}  # run id -> the run that it should go on from
         self.uploads: list[str] = []
         self.delivery_errors: list[Reason] = []
+        self._peers: dict[str, Peer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._began: dict[str, float] = {}
         self._changed = asyncio.Condition()
@@ -197,6 +201,9 @@ class FakeStage:
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for peer in self._peers.values():
+            await peer.close()
+        self._peers.clear()
         if self._server is not None:
             await self._server.stop(0)
 
@@ -252,6 +259,7 @@ class FakeStage:
 
     async def _beat_on(self, peer: Peer) -> None:
         stub = mesh_pb2_grpc.MeshServiceStub(peer.channel)
+        pause_s = 0.1
         while True:
             try:
                 async with calling():
@@ -259,6 +267,8 @@ class FakeStage:
                         request = mesh_pb2.RegisterRequest(instance=self.message())
                         answer = await stub.Register(request, metadata=peer.metadata(), timeout=2)
                         self.generation = answer.generation
+                        if self.beats_as_asked:
+                            pause_s = answer.heartbeat_interval.ToNanoseconds() / 1e9
                     elif self.beating:
                         beat = mesh_pb2.HeartbeatRequest(
                             instance_id=self.instance_id,
@@ -273,7 +283,7 @@ class FakeStage:
             except MeshError as error:
                 if error.reason is Reason.INSTANCE_NOT_FOUND:
                     self.generation = 0
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(pause_s)
 
     # Runs.
 
@@ -306,8 +316,7 @@ class FakeStage:
                 generation=self.generation,
             )
             self.journal.runs[spec.run_id] = known
-            live = [run for run in self.journal.runs.values() if run.state not in ENDED]
-            if self.refuse or self.draining or len(live) > self.slots:
+            if self.refuse or self.draining or not await self._has_slot():
                 known.state = State.RUN_STATE_REFUSED
                 known.failure.reason = Reason.BUSY
             else:
@@ -316,6 +325,18 @@ class FakeStage:
         if self.lose_start == "after":
             raise MeshError(Reason.UNREACHABLE, "the answer was lost on its way")
         return known
+
+    async def _has_slot(self) -> bool:
+        """As a real stage it waits a moment for one: see docs/decisions/0003."""
+        try:
+            async with asyncio.timeout(0.5), self._changed:
+                await self._changed.wait_for(lambda: self._live() <= self.slots)
+        except TimeoutError:
+            return False
+        return True
+
+    def _live(self) -> int:
+        return sum(run.state not in ENDED for run in self.journal.runs.values())
 
     async def cancel(self, run_id: str, journal_id: str) -> stage_pb2.Run:
         """Stop a run, or bury it."""
@@ -386,9 +407,8 @@ class FakeStage:
         await self.tell()
         try:
             if source is not None:
-                peer = Peer(source.endpoint, self.tokens.of(Role.STAGE))
-                await pull(peer, source, self.store)
-                await peer.close()
+                async with self._speaking_to(source.endpoint) as peer:
+                    await pull(peer, source, self.store)
             await self._evaluate(run, evaluations)
             if run.cancel_requested:
                 run.state = State.RUN_STATE_CANCELLED
@@ -440,14 +460,22 @@ class FakeStage:
         run.state = State.RUN_STATE_SUCCEEDED
 
     async def _deliver(self, spec: stage_pb2.RunSpec, bundle: transfer_pb2.Bundle) -> None:
-        peer = Peer(self.registry, self.tokens.of(Role.STAGE))
         lease = transfer_pb2.Lease(run_id=spec.run_id, token=spec.lease_token)
         path = self.store.path(bundle.bundle_id)
-        try:
+        async with self._speaking_to(self.registry) as peer:
             self.uploads.append(await upload(peer, lease, bundle.manifest, path))
             await publish(peer, lease, self.uploads[-1])
+
+    @asynccontextmanager
+    async def _speaking_to(self, endpoint: str) -> AsyncIterator[Peer]:
+        peer = self._peers.pop(endpoint, None) or Peer(endpoint, self.tokens.of(Role.STAGE))
+        try:
+            yield peer
         finally:
-            await peer.close()
+            if self.keeps_channels:
+                self._peers[endpoint] = peer
+            else:
+                await peer.close()
 
 
 async def upload(

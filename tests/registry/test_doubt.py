@@ -7,13 +7,17 @@ from sqlalchemy import text
 from sqlmodel import Session
 
 from reelmesh.v1 import instances_pb2, jobs_pb2, stage_pb2
+from reelmesh.v1.stage_pb2 import Run
+from reelmesh.v1.transfer_pb2 import BundleRef
+from services.common.rpc.channel import Peer
 from services.common.rpc.errors import Reason
 from services.registry.database import Database, make_engine
 from services.registry.lifecycle import Stage
-from services.registry.records.bindings import live_runs, mark_sent
-from services.registry.records.claims import claim
+from services.registry.records.bindings import Binding, live_runs, mark_sent, withdraw_unsent
+from services.registry.records.claims import Rules, claim
 from services.registry.records.jobs import create_job
 from tests.registry.mesh import Mesh, until
+from tests.registry.queue import Queue
 from tests.registry.stages import FakeStage, Journal
 from tests.registry.test_database import RESOLUTION
 
@@ -152,6 +156,42 @@ async def test_a_registry_that_died_around_a_start_sends_it_once(mesh: Mesh, sen
     assert len(ended.attempts) == 3
     assert (ended.attempts[0].run_id == run_id) is not sent
     assert len(encoder.journal.begun) == 1
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_only_a_binding_that_is_not_sent_is_taken_back(queue: Queue, sends: bool) -> None:
+    """One that its registry sends at once is in doubt from the beginning, for everybody else."""
+    queue.instance("encoder-0", Stage.ENCODE)
+    queue.jobs(queue.owner("a"), 1)
+    queue.claim(Stage.ENCODE, Rules(encoded_ahead=9, sends=sends))
+    run_id = queue.database.inspect(live_runs)[0]
+    assert queue.database.transact(lambda session: mark_sent(session, run_id))[0] is not sends
+    taken_back = queue.database.transact(lambda session: withdraw_unsent(session, run_id))[0]
+    assert not taken_back
+
+
+async def test_a_binding_of_this_registry_is_sent_once_though_its_follower_fails(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right to send is not given back: after a fault one asks, buries, and binds again."""
+    stages = await mesh.add_all()
+    encoder, follower = stages[0], mesh.registry.follower
+    starts: list[str] = []
+    start = follower._calls.start
+
+    async def fail_once(peer: Peer, binding: Binding, source: BundleRef | None) -> Run:
+        starts.append(binding.run.run_id)
+        if len(starts) == 1:
+            raise RuntimeError("a fault of ours, before anything was sent")
+        return await start(peer, binding, source)
+
+    monkeypatch.setattr(follower._calls, "start", fail_once)
+    job = await mesh.local.create()
+    ended = await mesh.local.ended(job.job_id)
+    assert ended.state == SUCCEEDED, ended
+    assert len(set(starts)) == len(starts) == 4
+    assert starts[0] not in encoder.starts
+    assert begun_once(*stages)
 
 
 async def test_a_stage_that_died_mid_run_fails_the_job_with_its_own_words(mesh: Mesh) -> None:

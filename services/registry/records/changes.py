@@ -4,8 +4,11 @@ The lifecycle's tables say what follows from what; nothing else in the registry 
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
+from sqlalchemy import bindparam
 from sqlmodel import Session, col, select
+from sqlmodel.sql.expression import SelectOfScalar
 
 from reelmesh.v1 import stage_pb2
 from services.common.rpc.errors import TABLE, Reason
@@ -29,25 +32,34 @@ from services.registry.records.events import QUEUES, record_change
 from services.registry.records.turns import settle
 from services.registry.schema import JobRow, RunRow
 
+T = TypeVar("T")
+
 _MESSAGE_LIMIT = 4000  # characters, as the contract says
+
+
+# Built once: building one takes longer than SQLite does.
+def _lock(query: SelectOfScalar[T]) -> SelectOfScalar[T]:
+    return query.with_for_update().execution_options(populate_existing=True)
+
+
+_OF_RUN = select(RunRow.job_id).where(col(RunRow.run_id) == bindparam("run_id"))
+_LOCK_JOB_OF = _lock(select(JobRow).where(col(JobRow.job_id) == _OF_RUN.scalar_subquery()))
+_LOCK_JOB = _lock(select(JobRow).where(col(JobRow.job_id) == bindparam("job_id")))
+_LOCK_RUN = _lock(select(RunRow).where(col(RunRow.run_id) == bindparam("run_id")))
 
 
 def lock_run(session: Session, run_id: str) -> tuple[RunRow, JobRow] | None:
     """The run and its job, held until the transaction ends; None if there is no such run."""
-    run = session.get(RunRow, run_id)
-    if run is None:
-        return None
     # The job first, everywhere: two transactions never wait for each other.
-    job = lock_job(session, run.job_id)
-    # And the run itself: `mark_sent` takes no job, and nobody may decide on what it changes.
-    session.refresh(run, with_for_update=True)
-    return run, job
+    job = session.exec(_LOCK_JOB_OF, params={"run_id": run_id}).first()
+    if job is None:
+        return None
+    return session.exec(_LOCK_RUN, params={"run_id": run_id}).one(), job
 
 
 def lock_job(session: Session, job_id: str) -> JobRow:
     """The job, held until the transaction ends."""
-    query = select(JobRow).where(col(JobRow.job_id) == job_id).with_for_update()
-    return session.exec(query.execution_options(populate_existing=True)).one()
+    return session.exec(_LOCK_JOB, params={"job_id": job_id}).one()
 
 
 def make_failure(
@@ -85,7 +97,6 @@ def change_run(
         run.end_time = utc_now()
         settle(session, run, job)
     session.add(run)
-    session.flush()
     if job.state in JOB_TERMINAL:
         # It was cancelled in doubt: the run only gives its slot back.
         if run.state is not before:
@@ -97,7 +108,7 @@ def change_run(
         run.state,
         cancel_requested=job.cancel_requested,
         tombstoned=run.tombstoned,
-        fresh=_is_fresh(session, job),
+        fresh=run.state in _MAY_REQUEUE and _is_fresh(session, job),
         resuming=may_resume(
             event,
             resumable=_is_resumable(run),
@@ -148,6 +159,10 @@ def keep_timings(run: RunRow, timings: Iterable[stage_pb2.PhaseTime]) -> bool:
         return False
     run.timings = packed
     return True
+
+
+# What a job may go back to its queue by: only then it matters whether it has begun.
+_MAY_REQUEUE = (RunState.REFUSED, RunState.CANCELLED)
 
 
 def _is_fresh(session: Session, job: JobRow) -> bool:

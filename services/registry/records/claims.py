@@ -3,7 +3,8 @@
 ENCODE is where a job is given its turn: owners in the order of fairness.py, an owner's own jobs
 by priority, then first come first served, and never so many ahead of the samplers that the order
 were decided too early. SAMPLE and DECODE keep the order of the turns. What is looked at is bounded
-by free slots, owners and instances, never by how many jobs wait.
+by free slots, owners and instances, never by how many jobs wait. First everything is chosen, then
+all that was chosen is written, with one statement for all of a kind.
 """
 
 from collections import Counter
@@ -11,25 +12,24 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from sqlalchemy import bindparam, func, or_
+from sqlalchemy import func
 from sqlmodel import Session, col, select
 
 from services.registry.fairness import Entrant, Turns, by_priority
 from services.registry.lifecycle import Stage
-from services.registry.limits import Limits, own_or
+from services.registry.limits import Limits
 from services.registry.placement import Board, Candidate
-from services.registry.records.bindings import bind
+from services.registry.records.bindings import Choice, bind_all
 from services.registry.records.lanes import Lanes
-from services.registry.records.owners import lock_owner
-from services.registry.records.quotas import max_running, running_of
 from services.registry.records.slots import (
     faster_candidates,
     free_candidates,
     lock_ready,
     may_take,
 )
-from services.registry.records.sources import find_source
+from services.registry.records.sources import readable_inputs
 from services.registry.records.turns import (
+    Turn,
     charge,
     entrant_of,
     in_turn,
@@ -37,7 +37,8 @@ from services.registry.records.turns import (
     sampler_unit_s,
     work,
 )
-from services.registry.schema import JobRow, OwnerRow
+from services.registry.records.waiting import Owners, in_order, is_awaited, is_next, next_job
+from services.registry.schema import JobRow
 
 # Bindings of one transaction: others want to write too.
 BATCH = 16
@@ -49,29 +50,6 @@ _RESERVED = 32
 _CLAIM_LOCK = 73356375
 
 
-# Built once: building one takes longer than SQLite does.
-_ENCODABLE = (
-    col(JobRow.owner_id) == bindparam("owner_id"),
-    col(JobRow.stage) == Stage.ENCODE,
-    col(JobRow.waiting).is_(True),
-)
-_WAITS = select(JobRow.job_id).where(*_ENCODABLE).limit(1)
-_NEXT_JOB = (
-    select(JobRow)
-    .where(*_ENCODABLE)
-    .order_by(col(JobRow.priority).desc(), col(JobRow.create_time), col(JobRow.job_id))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
-_BEGUN = select(func.count()).where(
-    col(JobRow.owner_id) == bindparam("owner_id"),
-    or_(
-        (col(JobRow.stage) == Stage.ENCODE) & col(JobRow.waiting).is_(False),
-        col(JobRow.stage) == Stage.SAMPLE,
-    ),
-)
-
-
 @dataclass(frozen=True)
 class Rules:
     """How claims choose. Limits are those of owners who have none of their own."""
@@ -80,6 +58,8 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
     # Whoever claims follows what it bound.
     replica_id: str = ""
+    # And sends its start at once: it is marked as sent from the beginning.
+    sends: bool = False
 
 
 def claim_all(
@@ -95,8 +75,7 @@ def claim_all(
     `willing` are the instances that may be bound, `reachable` those that an input can be pulled
     from now.
     """
-    waits = select(JobRow.job_id).where(col(JobRow.waiting).is_(True), col(JobRow.stage) == stage)
-    if session.exec(waits.limit(1)).first() is None:
+    if not is_awaited(session, stage):
         return []
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_CLAIM_LOCK)))
@@ -109,7 +88,7 @@ def claim_all(
         claim.give_turns()
     else:
         claim.keep_turns()
-    return claim.bound
+    return claim.bind()
 
 
 def claim(
@@ -144,7 +123,9 @@ class _Claim:
         self._most = most
         self._reserved = 0
         self._begun: Counter[str] = Counter()
-        self.bound: list[str] = []
+        self._choices: list[Choice] = []
+        # Of the jobs that are given their turn now, by job.
+        self._turns: dict[str, Turn] = {}
 
     @cached_property
     def _unit_s(self) -> float:
@@ -152,61 +133,41 @@ class _Claim:
 
     @property
     def _open(self) -> bool:
-        return len(self.bound) < self._most and self._board.free
+        return len(self._choices) < self._most and self._board.free
 
     def give_turns(self) -> None:
-        """Bind the jobs of the owners whose turn it is."""
+        """Choose jobs of the owners whose turn it is."""
         lanes = Lanes(self._session, self._rules.encoded_ahead)
         turns, looked, passed = Turns(in_turn(self._session)), 0, set[str]()
+        owners = Owners(self._session, self._rules.limits)
         while self._open and looked < _PAGE * _PAGES and not lanes.full:
             looked += 1
             entrant = turns.take()
             if entrant is None:
                 return
-            owner = lock_owner(self._session, entrant.owner_id)
-            if not self._may_begin(owner):
-                leave(self._session, owner.owner_id)
+            if not owners.may_begin(entrant.owner_id):
+                leave(self._session, entrant.owner_id)
                 continue
-            job = self._next_job(owner.owner_id, lanes, passed)
+            job = next_job(self._session, entrant.owner_id, lanes.admitted(), passed)
             if job is None:
-                if not self._waits(owner.owner_id):
-                    leave(self._session, owner.owner_id)
+                chosen = [choice.job.job_id for choice in self._choices]
+                if not is_next(self._session, entrant.owner_id, chosen):
+                    leave(self._session, entrant.owner_id)
                 continue
             passed.add(job.job_id)
             after = entrant.after(work(Stage.SAMPLE, job) * self._unit_s)
             if self._place(job, entrant):
                 lanes.add(job)
+                owners.begin(entrant.owner_id)
             turns.put(after)
 
-    def _may_begin(self, owner: OwnerRow) -> bool:
-        """Whether the owner may have one more job encoded: one ahead of those it may run."""
-        limit = own_or(owner.max_running, self._rules.limits.max_running)
-        if limit < 0:
-            return True
-        begun = self._session.exec(_BEGUN, params={"owner_id": owner.owner_id}).one()
-        return begun < limit + 1
-
-    def _waits(self, owner_id: str) -> bool:
-        return self._session.exec(_WAITS, params={"owner_id": owner_id}).first() is not None
-
-    def _next_job(self, owner_id: str, lanes: Lanes, passed: Collection[str]) -> JobRow | None:
-        query = _NEXT_JOB
-        if full := lanes.admitted():
-            query = query.where(*full)
-        if passed:
-            query = query.where(col(JobRow.job_id).not_in(passed))
-        return self._session.exec(query, params={"owner_id": owner_id}).first()
-
     def keep_turns(self) -> None:
-        """Bind the jobs that wait, in the order of their turns."""
+        """Choose jobs that wait, in the order of their turns."""
         left: list[JobRow] = []
         for job, running, limit in self._in_order():
             if not self._open:
                 return
             if self._stage is Stage.SAMPLE and 0 <= limit <= running + self._begun[job.owner_id]:
-                continue
-            source = find_source(self._session, job.job_id, self._stage)
-            if source is None or not source.readable(self._reachable):
                 continue
             # One that is left for a better instance counts too: it will be there soon.
             self._begun[job.owner_id] += 1
@@ -230,60 +191,63 @@ class _Claim:
             may = self._may(left[-1], hurry=False)
             candidate = self._board.assign(work(self._stage, job), may)
             if candidate is not None:
-                self._bind(left.pop(), candidate)
+                self._choose(left.pop(), candidate)
 
     def _in_order(self) -> Iterator[tuple[JobRow, int, int]]:
-        """(job, samplers its owner holds, how many it may hold), page by page."""
-        running = running_of(col(JobRow.owner_id))
-        limit = max_running(self._rules.limits)
-        query = (
-            select(JobRow, running, limit)
-            .join(OwnerRow, col(OwnerRow.owner_id) == col(JobRow.owner_id))
-            .where(col(JobRow.waiting).is_(True), col(JobRow.stage) == self._stage)
-        )
-        if self._stage is Stage.SAMPLE:
-            query = query.where(or_(limit < 0, running < limit))
-        order = (col(JobRow.turn_s), col(JobRow.create_time), col(JobRow.job_id))
-        query = query.order_by(*order).with_for_update(skip_locked=True, of=JobRow)
+        """(job, samplers its owner holds, how many it may hold), page by page.
+
+        Without those whose input cannot be pulled now.
+        """
         seen: list[str] = []
         for _ in range(_PAGES):
-            page = query.where(col(JobRow.job_id).not_in(seen)) if seen else query
             # Mostly the first few are bound, and the others need not be held.
             size = _PAGE if seen else min(_PAGE, 4 * self._most, 4 * self._board.count_free())
-            rows = self._session.execute(page.limit(size)).all()
-            places = [(row[0].owner_id, row[0].priority) for row in rows]
-            for index in by_priority(places):
-                yield tuple(rows[index])
-            seen += [row[0].job_id for row in rows]
+            rows = in_order(self._session, self._stage, self._rules.limits, seen, size)
+            jobs = [row[0] for row in rows]
+            readable = readable_inputs(self._session, jobs, self._stage, self._reachable)
+            for index in by_priority([(job.owner_id, job.priority) for job in jobs]):
+                if jobs[index].job_id in readable:
+                    yield rows[index]
+            seen += [job.job_id for job in jobs]
             if len(rows) < size:
                 return
 
     def _place(self, job: JobRow, entrant: Entrant | None = None) -> bool:
-        """Bind the job if an instance for it is free and none is better.
+        """Choose an instance for the job if one is free and none is better.
 
         A job that needs a sampler is charged to its owner, the `entrant`, once.
         """
         hurry = self._reserved >= _RESERVED
-        while candidate := self._board.assign(work(self._stage, job), self._may(job, hurry)):
-            if self._bind(job, candidate, entrant):
-                return True
-        self._reserved += 1
-        return False
-
-    def _bind(self, job: JobRow, candidate: Candidate, entrant: Entrant | None = None) -> bool:
-        instance = lock_ready(self._session, candidate.instance_id)
-        if instance is None:
-            # It has gone since it was looked at.
-            candidate.slots_free_in_s.clear()
+        candidate = self._board.assign(work(self._stage, job), self._may(job, hurry))
+        if candidate is None:
+            self._reserved += 1
             return False
+        self._choose(job, candidate, entrant)
+        return True
+
+    def _choose(self, job: JobRow, candidate: Candidate, entrant: Entrant | None = None) -> None:
         if self._stage is not Stage.DECODE and not job.charged_s:
             entrant = entrant or entrant_of(self._session, job.owner_id)
-            charge(self._session, job, entrant, work(Stage.SAMPLE, job) * self._unit_s)
+            seconds = work(Stage.SAMPLE, job) * self._unit_s
+            self._turns[job.job_id] = Turn(job, entrant.virtual_time_s, seconds)
         expected_s = work(self._stage, job) * self._board.unit_s(candidate)
-        replica_id = self._rules.replica_id
-        run_id = bind(self._session, job, self._stage, instance, expected_s, replica_id)
-        self.bound.append(run_id)
-        return True
+        self._choices.append(Choice(job, candidate.instance_id, expected_s))
+
+    def bind(self) -> list[str]:
+        """Write what was chosen; the run ids.
+
+        A job whose instance has gone since it was looked at waits on: it is looked at again.
+        """
+        if not self._choices:
+            return []
+        ready = lock_ready(self._session, {choice.instance_id for choice in self._choices})
+        choices = [choice for choice in self._choices if choice.instance_id in ready]
+        turns = [self._turns.get(choice.job.job_id) for choice in choices]
+        charge(self._session, [turn for turn in turns if turn is not None])
+        rules = self._rules
+        return bind_all(
+            self._session, self._stage, choices, ready, rules.replica_id, sent=rules.sends
+        )
 
     def _may(self, job: JobRow, hurry: bool) -> Callable[[Candidate], bool]:
         def may(candidate: Candidate) -> bool:

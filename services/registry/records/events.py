@@ -3,24 +3,62 @@
 The owner's row is locked first, so revisions become visible in their order and none appears late.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, cast
 
-from sqlalchemy import delete, exists, update
+from sqlalchemy import bindparam, delete, exists, insert, update
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import Select
 
 from reelmesh.v1 import jobs_pb2
+from services.registry.columns import utc_now
 from services.registry.database import touch
 from services.registry.lifecycle import JOB_TERMINAL
 from services.registry.messages import job_message
-from services.registry.records.turns import number, refund
-from services.registry.schema import EventRow, JobRow, OwnerRow, RunRow
+from services.registry.records.turns import number, number_all, refund
+from services.registry.schema import EventRow, JobRow, OwnerRow, RunRow, table_of
 
 # Whoever waits for a job, a slot or an instance that became free waits for this name.
 QUEUES = "queues"
 # Whoever keeps what the instances are waits for this name: one of them has changed.
 INSTANCES = "instances"
+
+# Built once: building one takes longer than SQLite does.
+_RUNS, _EVENTS, _OWNERS = table_of(RunRow), table_of(EventRow), table_of(OwnerRow)
+_ATTEMPTS: Any = (
+    # What messages.py tells of a run, without the rest of its row.
+    select_columns(
+        _RUNS.c.run_id,
+        _RUNS.c.job_id,
+        _RUNS.c.stage,
+        _RUNS.c.state,
+        _RUNS.c.instance_id,
+        _RUNS.c.generation,
+        _RUNS.c.failure,
+        _RUNS.c.timings,
+        _RUNS.c.bind_time,
+        _RUNS.c.end_time,
+        _RUNS.c.output_size_bytes,
+        _RUNS.c.output_sha256,
+        _RUNS.c.phase,
+        _RUNS.c.done,
+        _RUNS.c.total,
+    )
+    .where(_RUNS.c.job_id.in_(bindparam("job_ids", expanding=True)))
+    .order_by(_RUNS.c.bind_time, _RUNS.c.run_id)
+)
+_KEEP = insert(_EVENTS)
+_PAST = (
+    select_columns(_EVENTS.c.body)
+    .where(_EVENTS.c.job_id == bindparam("job_id"), _EVENTS.c.revision > bindparam("after"))
+    .order_by(_EVENTS.c.revision)
+    .limit(bindparam("size"))
+)
+_REVISIONS = select_columns(_OWNERS.c.revision, _OWNERS.c.compacted_revision).where(
+    _OWNERS.c.owner_id == bindparam("owner_id")
+)
 
 
 def runs_of(session: Session, job_id: str) -> Sequence[RunRow]:
@@ -29,34 +67,63 @@ def runs_of(session: Session, job_id: str) -> Sequence[RunRow]:
     return session.exec(query.order_by(col(RunRow.bind_time), col(RunRow.run_id))).all()
 
 
+def attempts_of(session: Session, job_ids: Iterable[str]) -> Mapping[str, list[RunRow]]:
+    """What is told of the runs of many jobs, by job, in order of binding: read-only rows."""
+    attempts: dict[str, list[RunRow]] = {job_id: [] for job_id in job_ids}
+    for row in session.execute(_ATTEMPTS, {"job_ids": list(attempts)}):
+        attempts[row.job_id].append(cast(RunRow, row))
+    return attempts
+
+
 def record_change(session: Session, job: JobRow) -> None:
     """Number the job's change, keep the job as it is now, and wake whoever waits for it."""
-    job.revision = number(session, job)
-    refund(session, job)
-    job.first_revision = job.first_revision or job.revision
-    session.add(job)
+    _keep(session, [(job, number(session, job))])
+
+
+def record_first(session: Session, job: JobRow) -> None:
+    """The same for a job that is not written yet: it is, with its number."""
+    _keep(session, [(job, number(session, job))], {job.job_id: []})
+
+
+def record_changes(session: Session, jobs: Sequence[JobRow]) -> None:
+    """The same for jobs that each have just been bound, with one statement for all of a kind."""
+    _keep(session, list(zip(jobs, number_all(session, jobs), strict=True)))
+
+
+def _keep(
+    session: Session,
+    numbered: Sequence[tuple[JobRow, int]],
+    attempts: Mapping[str, list[RunRow]] | None = None,
+) -> None:
+    for job, revision in numbered:
+        job.revision = revision
+        refund(session, job)
+        job.first_revision = job.first_revision or revision
+        session.add(job)
     session.flush()
-    body = job_message(job, runs_of(session, job.job_id))
-    body.spec.prompt = ""
-    event = EventRow(
-        owner_id=job.owner_id,
-        revision=job.revision,
-        job_id=job.job_id,
-        body=body.SerializeToString(),
-    )
-    session.add(event)
-    touch(session, job.job_id, job.owner_id)
+    if attempts is None:
+        attempts = attempts_of(session, [job.job_id for job, _ in numbered])
+    now, events = utc_now(), []
+    for job, revision in numbered:
+        body = job_message(job, attempts[job.job_id])
+        body.spec.prompt = ""
+        events.append(
+            {
+                "owner_id": job.owner_id,
+                "revision": revision,
+                "job_id": job.job_id,
+                "body": body.SerializeToString(),
+                "create_time": now,
+            }
+        )
+        touch(session, job.job_id, job.owner_id)
+    session.execute(_KEEP, events)
 
 
 def read_events(session: Session, job: JobRow, after: int, limit: int) -> list[jobs_pb2.Job]:
     """The job after each change later than revision `after`, oldest first, at most `limit`."""
-    query = (
-        select(EventRow.body)
-        .where(col(EventRow.job_id) == job.job_id, col(EventRow.revision) > after)
-        .order_by(col(EventRow.revision))
-        .limit(limit)
-    )
-    messages = [jobs_pb2.Job.FromString(body) for body in session.exec(query)]
+    values = {"job_id": job.job_id, "after": after, "size": limit}
+    messages = [jobs_pb2.Job.FromString(row.body) for row in session.execute(_PAST, values)]
     for message in messages:
         message.spec.prompt = job.prompt
     return messages
@@ -126,9 +193,8 @@ def compact(session: Session, older_than: datetime, limit: int) -> int:
 
 def revisions_of(session: Session, owner_id: str) -> tuple[int, int]:
     """The owner's newest revision, and the newest whose event may be gone."""
-    owned = col(OwnerRow.owner_id) == owner_id
-    found = select(OwnerRow.revision, OwnerRow.compacted_revision).where(owned)
-    return session.exec(found).one()
+    newest, compacted = session.execute(_REVISIONS, {"owner_id": owner_id}).one()
+    return newest, compacted
 
 
 def owner_revision(session: Session, owner_id: str) -> int:

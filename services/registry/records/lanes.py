@@ -7,13 +7,41 @@ away so never keep others from being encoded.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, or_
-from sqlmodel import Session, col, select
+from sqlalchemy import ColumnElement, func, or_, select, union_all
+from sqlmodel import Session, col
 
 from services.registry.lifecycle import InstanceState, Stage
-from services.registry.schema import InstanceRow, JobRow
+from services.registry.schema import InstanceRow, JobRow, table_of
 
 _ANY = ("", "")
+
+# Built once: building one takes longer than SQLite does. Each part goes along its index.
+_JOBS, _INSTANCES = table_of(JobRow), table_of(InstanceRow)
+_SLOTS = (
+    select(_INSTANCES.c.pool, func.sum(_INSTANCES.c.slots))
+    .where(_INSTANCES.c.stage == Stage.SAMPLE, _INSTANCES.c.state != InstanceState.GONE)
+    .group_by(_INSTANCES.c.pool)
+)
+_AHEAD = union_all(
+    *(
+        select(_JOBS.c.pool, _JOBS.c.sampler_id, func.count())
+        .where(_JOBS.c.stage == stage, _JOBS.c.waiting.is_(waiting))
+        .group_by(_JOBS.c.pool, _JOBS.c.sampler_id)
+        for stage, waiting in ((Stage.SAMPLE, True), (Stage.ENCODE, False))
+    )
+)
+
+
+def _first(named: ColumnElement[bool]) -> Any:
+    waiting = select(_JOBS.c.job_id).where(
+        _JOBS.c.stage == Stage.ENCODE, _JOBS.c.waiting.is_(True), named
+    )
+    return select(waiting.limit(1).subquery().c.job_id)
+
+
+_NAMED = union_all(
+    _first(_JOBS.c.pool > ""), _first((_JOBS.c.pool == "") & (_JOBS.c.sampler_id > ""))
+)
 
 
 class Lanes:
@@ -26,38 +54,17 @@ class Lanes:
         self._read_slots(session)
         self._read_ahead(session)
         # Whether anything waits that asked for a pool or a sampler.
-        self._named = self._waits_named(session)
+        self._named = session.execute(_NAMED).first() is not None
 
     def _read_slots(self, session: Session) -> None:
-        query = (
-            select(InstanceRow.pool, func.sum(InstanceRow.slots))
-            .where(
-                col(InstanceRow.stage) == Stage.SAMPLE,
-                col(InstanceRow.state) != InstanceState.GONE,
-            )
-            .group_by(col(InstanceRow.pool))
-        )
-        for pool, slots in session.exec(query):
+        for pool, slots in session.execute(_SLOTS):
             self._slots[(pool, "")] = slots
             self._slots[_ANY] = self._slots.get(_ANY, 0) + slots
 
     def _read_ahead(self, session: Session) -> None:
-        for stage, waiting in ((Stage.SAMPLE, True), (Stage.ENCODE, False)):
-            query = (
-                select(JobRow.pool, JobRow.sampler_id, func.count())
-                .where(col(JobRow.stage) == stage, col(JobRow.waiting).is_(waiting))
-                .group_by(col(JobRow.pool), col(JobRow.sampler_id))
-            )
-            for pool, sampler_id, count in session.exec(query):
-                lane = (pool, sampler_id)
-                self._ahead[lane] = self._ahead.get(lane, 0) + count
-
-    def _waits_named(self, session: Session) -> bool:
-        waiting = select(JobRow.job_id).where(
-            col(JobRow.stage) == Stage.ENCODE, col(JobRow.waiting).is_(True)
-        )
-        named = (col(JobRow.pool) > "", (col(JobRow.pool) == "") & (col(JobRow.sampler_id) > ""))
-        return any(session.exec(waiting.where(one).limit(1)).first() for one in named)
+        for pool, sampler_id, count in session.execute(_AHEAD):
+            lane = (pool, sampler_id)
+            self._ahead[lane] = self._ahead.get(lane, 0) + count
 
     def _is_full(self, lane: tuple[str, str]) -> bool:
         pool, sampler_id = lane

@@ -10,16 +10,19 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func, literal_column, or_, tuple_
 from sqlalchemy import select as select_columns
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from reelmesh.v1 import jobs_pb2, stage_pb2
+from services.registry.columns import UtcTime
 from services.registry.fairness import Entrant, count_ahead
 from services.registry.lifecycle import InstanceState, RunState, Stage
 from services.registry.messages import job_message
-from services.registry.records.events import runs_of
+from services.registry.placement import TYPICAL_UNIT_S
+from services.registry.records.events import attempts_of
 from services.registry.records.slots import fits_capabilities
 from services.registry.records.sources import find_source
-from services.registry.records.turns import entrant_of, sampler_unit_s, work
+from services.registry.records.turns import ENTRANT, UNIT, work
 from services.registry.schema import LIVE, InstanceRow, JobRow, OwnerRow, RunRow
 
 _NAMES = {Stage.ENCODE: "an encoder", Stage.SAMPLE: "a sampler", Stage.DECODE: "a decoder"}
@@ -59,13 +62,46 @@ def _others() -> Any:
     )
 
 
+def _standing() -> Any:
+    """(own jobs that come first, a sampler's seconds for a unit, and the owner as an entrant)."""
+    jobs: Any = aliased(JobRow)
+    came_first = tuple_(jobs.create_time, jobs.job_id) < tuple_(
+        bindparam("create_time", type_=UtcTime), bindparam("job_id")
+    )
+    own: Any = (
+        select(literal_column("1").label("one"))
+        .where(
+            jobs.owner_id == bindparam("owner_id"),
+            jobs.stage == Stage.ENCODE,
+            jobs.waiting.is_(True),
+            or_(
+                jobs.priority > bindparam("priority"),
+                (jobs.priority == bindparam("priority")) & came_first,
+            ),
+        )
+        .limit(MOST_AHEAD)
+        .subquery()
+    )
+    return select_columns(
+        select(func.count()).select_from(own).scalar_subquery(), UNIT.scalar_subquery(), *ENTRANT
+    ).where(col(OwnerRow.owner_id) == bindparam("owner_id"))
+
+
 # Built once: building it takes longer than SQLite does.
-_BEFORE = _others()
+_BEFORE, _STANDING = _others(), _standing()
+_FIRST_READY = (
+    select(InstanceRow.capabilities)
+    .where(
+        col(InstanceRow.stage) == bindparam("stage"),
+        col(InstanceRow.state) == InstanceState.READY,
+    )
+    .limit(1)
+)
 
 
 def describe_job(session: Session, job: JobRow) -> jobs_pb2.Job:
     """The job as it is now, with its place in the queue. Get and Watch alike tell this."""
-    message = job_message(job, runs_of(session, job.job_id))
+    message = job_message(job, attempts_of(session, [job.job_id])[job.job_id])
     if job.waiting and job.stage is not None:
         message.queue_position = _ahead(session, job)
         message.waiting_for = _waiting_for(session, job, job.stage, message.queue_position)
@@ -91,21 +127,13 @@ def _count(session: Session, rows: Any) -> int:
 
 def _turns_ahead(session: Session, job: JobRow) -> int:
     """By the same order as claims.py gives turns in."""
-    came_first = tuple_(col(JobRow.create_time), col(JobRow.job_id)) < tuple_(
-        job.create_time, job.job_id
-    )
-    own: Any = select(literal_column("1")).where(
-        *_encodable(job.owner_id),
-        or_(
-            col(JobRow.priority) > job.priority,
-            (col(JobRow.priority) == job.priority) & came_first,
-        ),
-    )
-    own_ahead = _count(session, own)
+    values = {"owner_id": job.owner_id, "priority": job.priority}
+    values |= {"create_time": job.create_time, "job_id": job.job_id}
+    own_ahead, unit_s, *entrant = session.execute(_STANDING, values).one()
     if own_ahead == MOST_AHEAD:
         return MOST_AHEAD
-    mine = entrant_of(session, job.owner_id)
-    job_s = work(Stage.SAMPLE, job) * sampler_unit_s(session)
+    mine = Entrant(*entrant)
+    job_s = work(Stage.SAMPLE, job) * (unit_s or TYPICAL_UNIT_S[Stage.SAMPLE])
     values = {"owner_id": job.owner_id, "before": mine.after(own_ahead * job_s).virtual_time_s}
     before = [(Entrant(*row[:4]), row[4]) for row in session.execute(_BEFORE, values)]
     return min(MOST_AHEAD, count_ahead(mine, own_ahead, before, job_s))
@@ -119,7 +147,7 @@ def _waiting_for(session: Session, job: JobRow, stage: Stage, ahead: int) -> str
     elif stage is Stage.SAMPLE and job.pool:
         name = f"a sampler of the pool {job.pool}"
         asked.append(col(InstanceRow.pool) == job.pool)
-    if ahead and stage is Stage.ENCODE and _any_able(session, job, asked):
+    if ahead and stage is Stage.ENCODE and _any_able(session, job, stage):
         return f"{name} to be free"
     kinds = session.execute(
         select_columns(
@@ -164,12 +192,9 @@ def _last_refusal(session: Session, job: JobRow, stage: Stage) -> str:
     return f"; {run.instance_id} refused it: {reason}"
 
 
-def _any_able(session: Session, job: JobRow, asked: list[ColumnElement[bool]]) -> bool:
+def _any_able(session: Session, job: JobRow, stage: Stage) -> bool:
     """Whether the first READY instance can run the job: then there is no need to look at all."""
-    query = select(InstanceRow.capabilities).where(
-        *asked, col(InstanceRow.state) == InstanceState.READY
-    )
-    packed = session.exec(query.limit(1)).first()
+    packed = session.exec(_FIRST_READY, params={"stage": stage}).first()
     return packed is not None and fits_capabilities(packed, job)
 
 

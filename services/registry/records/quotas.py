@@ -10,9 +10,11 @@ the pool the same is true, with the slots of its samplers instead of `max_runnin
 """
 
 import math
+from functools import cache
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, func, or_
+from sqlalchemy import ColumnElement, bindparam, func, or_
+from sqlalchemy import select as select_columns
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
@@ -21,7 +23,7 @@ from services.registry.lifecycle import InstanceState, JobState, Stage
 from services.registry.limits import Limits, own_or
 from services.registry.placement import work_of
 from services.registry.records.turns import UNSAMPLED, measured_unit_s
-from services.registry.schema import InstanceRow, JobRow, OwnerRow
+from services.registry.schema import InstanceRow, JobRow, OwnerRow, table_of
 
 # Fewest jobs of a pool that may wait, however few samplers it has.
 _LEAST_WAITING = 2
@@ -30,6 +32,22 @@ _NEAR = 16
 # Any number of ours.
 _QUEUE_LOCK = 73356376
 _LEAST_RETRY_S, _MOST_RETRY_S = 1.0, 3600.0
+
+
+# Built once: building one takes longer than SQLite does.
+_JOBS, _INSTANCES = table_of(JobRow), table_of(InstanceRow)
+_OWN = _JOBS.c.owner_id == bindparam("owner_id")
+_OWN_WAITING = select_columns(func.count()).where(
+    _OWN, _JOBS.c.waiting.is_(True), _JOBS.c.state == JobState.QUEUED
+)
+_OWN_UNSAMPLED = select_columns(func.count()).where(
+    _OWN,
+    or_(
+        _JOBS.c.stage.in_(UNSAMPLED),
+        # A resumed job that only has to be decoded waits too, until it begins.
+        (_JOBS.c.stage == Stage.DECODE) & (_JOBS.c.state == JobState.QUEUED),
+    ),
+)
 
 
 class Wanted(Protocol):
@@ -92,18 +110,9 @@ def _check_owner(
     session: Session, owner: OwnerRow, waiting: int, limits: Limits, wanted: Wanted
 ) -> None:
     running = own_or(owner.max_running, limits.max_running)
-    mine = col(JobRow.owner_id) == owner.owner_id
-    if running < 0:
-        query = select(func.count()).where(
-            mine, col(JobRow.waiting).is_(True), col(JobRow.state) == JobState.QUEUED
-        )
-        allowed = waiting
-    else:
-        # A resumed job that only has to be decoded waits too, until it begins.
-        decodes = (col(JobRow.stage) == Stage.DECODE) & (col(JobRow.state) == JobState.QUEUED)
-        query = select(func.count()).where(mine, or_(col(JobRow.stage).in_(UNSAMPLED), decodes))
-        allowed = waiting + running
-    have = session.exec(query).one()
+    allowed = waiting if running < 0 else waiting + running
+    query = _OWN_WAITING if running < 0 else _OWN_UNSAMPLED
+    have = session.execute(query, {"owner_id": owner.owner_id}).scalar_one()
     if have < allowed:
         return
     words = "no limit" if running < 0 else str(running)
@@ -119,24 +128,15 @@ def _check_owner(
 def _check_pool(
     session: Session, pool: str, sampler_id: str, limits: Limits, wanted: Wanted
 ) -> None:
-    there = [col(InstanceRow.stage) == Stage.SAMPLE, col(InstanceRow.state) != InstanceState.GONE]
-    asked: list[ColumnElement[bool]] = []
-    if sampler_id:
-        there.append(col(InstanceRow.instance_id) == sampler_id)
-        asked.append(col(JobRow.sampler_id) == sampler_id)
-    elif pool:
-        there.append(col(InstanceRow.pool) == pool)
-        asked.append(col(JobRow.pool) == pool)
-    samplers, slots = session.exec(
-        select(func.count(), func.coalesce(func.sum(InstanceRow.slots), 0)).where(*there)
-    ).one()
+    query = _pool_counts(bool(pool), bool(sampler_id))
+    values = {"pool": pool} if pool and not sampler_id else {}
+    values |= {"sampler_id": sampler_id} if sampler_id else {}
+    samplers, slots, have = session.execute(query, values).one()
     allowed = max(_LEAST_WAITING, math.floor(limits.waiting_per_sampler * samplers))
-    query = select(func.count()).where(col(JobRow.stage).in_(UNSAMPLED), *asked)
-    have = session.exec(query).one()
     if have + _NEAR >= slots + allowed and session.get_bind().dialect.name == "postgresql":
         # Owners do not hold each other up; here only one may have the last place.
         session.execute(select(func.pg_advisory_xact_lock(_QUEUE_LOCK)))
-        have = session.exec(query).one()
+        have = session.execute(query, values).one()[2]
     if have < slots + allowed:
         return
     waiting = have - slots
@@ -149,6 +149,25 @@ def _check_pool(
         retry_after_s=_bounded(retry_s, limits),
         info={"subject": f"pool:{pool or '*'}", "limit": str(allowed)},
     )
+
+
+@cache
+def _pool_counts(pool: bool, sampler_id: bool) -> Any:
+    """(samplers, their slots, jobs that are not sampled), of those that were asked for."""
+    there: list[ColumnElement[bool]] = [
+        _INSTANCES.c.stage == Stage.SAMPLE,
+        _INSTANCES.c.state != InstanceState.GONE,
+    ]
+    waiting: list[ColumnElement[bool]] = [_JOBS.c.stage.in_(UNSAMPLED)]
+    if sampler_id:
+        there.append(_INSTANCES.c.instance_id == bindparam("sampler_id"))
+        waiting.append(_JOBS.c.sampler_id == bindparam("sampler_id"))
+    elif pool:
+        there.append(_INSTANCES.c.pool == bindparam("pool"))
+        waiting.append(_JOBS.c.pool == bindparam("pool"))
+    jobs = select_columns(func.count()).select_from(_JOBS).where(*waiting).scalar_subquery()
+    slots = func.coalesce(func.sum(_INSTANCES.c.slots), 0)
+    return select_columns(func.count(), slots, jobs).where(*there)
 
 
 def _job_s(session: Session, wanted: Wanted) -> float | None:

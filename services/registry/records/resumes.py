@@ -20,7 +20,7 @@ from services.registry.lifecycle import (
     Stage,
     next_stage,
 )
-from services.registry.records.events import QUEUES, record_change
+from services.registry.records.events import QUEUES, record_first
 from services.registry.records.jobs import find_job
 from services.registry.records.sources import find_outputs, find_source
 from services.registry.records.turns import join
@@ -53,10 +53,7 @@ def resume_job(
     _check_instances(session, job)
     charge(job)
     job.turn_s = join(session, owner_id)
-    job.turn_s = join(session, owner_id)
-    session.add(job)
-    session.flush()
-    record_change(session, job)
+    record_first(session, job)
     touch(session, QUEUES)
     return job
 

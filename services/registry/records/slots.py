@@ -15,7 +15,7 @@ from services.registry.lifecycle import InstanceState, Stage
 from services.registry.placement import Candidate, remaining_s
 from services.registry.records.events import QUEUES
 from services.registry.resolution import fits
-from services.registry.schema import LIVE, InstanceRow, JobRow, RunRow
+from services.registry.schema import LIVE, InstanceRow, JobRow, RunRow, table_of
 
 
 class Shape(NamedTuple):
@@ -27,6 +27,18 @@ class Shape(NamedTuple):
     frames: int
     evaluations: int
     checkpoint_digest: str
+
+
+class Bindable(NamedTuple):
+    """What a binding keeps of its instance."""
+
+    instance_id: str
+    state: InstanceState
+    drain_requested: bool
+    generation: int
+    journal_id: str
+    capabilities: bytes
+    version: str
 
 
 def _taking(stage: Any) -> Sequence[Any]:
@@ -54,6 +66,23 @@ _FREE = select_columns(*_FACTS).where(
     < col(InstanceRow.slots),
 )
 
+_INSTANCES = table_of(InstanceRow)
+_RUNS = table_of(RunRow)
+_FASTER = select_columns(*_FACTS).where(
+    *_taking(bindparam("stage")), col(InstanceRow.unit_time_s) < bindparam("slowest")
+)
+_CAPABILITIES = select_columns(_INSTANCES.c.instance_id, _INSTANCES.c.capabilities).where(
+    _INSTANCES.c.instance_id.in_(bindparam("names", expanding=True))
+)
+_BUSY = select_columns(_RUNS.c.instance_id, _RUNS.c.expected_s, _RUNS.c.bind_time).where(
+    LIVE, _RUNS.c.instance_id.in_(bindparam("names", expanding=True))
+)
+_LOCK = (
+    select_columns(*(_INSTANCES.c[name] for name in Bindable._fields))
+    .where(_INSTANCES.c.instance_id.in_(bindparam("names", expanding=True)))
+    .with_for_update(key_share=True, skip_locked=True)
+)
+
 
 def free_candidates(session: Session, stage: Stage, willing: Collection[str]) -> list[Candidate]:
     """READY and willing instances of the stage that have a free slot.
@@ -61,7 +90,9 @@ def free_candidates(session: Session, stage: Stage, willing: Collection[str]) ->
     Slots in use are counted from the runs that hold them, so no crash can leak one.
     """
     rows = session.execute(_FREE, {"stage": stage})
-    return _candidates(session, [row for row in rows if row[0] in willing])
+    free = [row for row in rows if row[0] in willing]
+    # One that has a single slot, and it is free, has no other.
+    return _candidates(session, free, [row[0] for row in free if row[1] > 1])
 
 
 def faster_candidates(
@@ -75,18 +106,18 @@ def faster_candidates(
     slowest = max((one.unit_time_s or 0.0 for one in free), default=0.0)
     if not slowest:
         return []
-    query = select_columns(*_FACTS).where(*_taking(stage), col(InstanceRow.unit_time_s) < slowest)
-    rows = [row for row in session.execute(query) if row[0] in willing and row[0] not in known]
-    return _candidates(session, rows)
+    faster = session.execute(_FASTER, {"stage": stage, "slowest": slowest})
+    rows = [row for row in faster if row[0] in willing and row[0] not in known]
+    return _candidates(session, rows, [row[0] for row in rows])
 
 
-def _candidates(session: Session, rows: Sequence[Any]) -> list[Candidate]:
-    names = [row[0] for row in rows]
-    if not names:
+def _candidates(session: Session, rows: Sequence[Any], busy: Sequence[str]) -> list[Candidate]:
+    """Candidates of the rows; slots are held at those that are `busy` alone."""
+    if not rows:
         return []
-    packed = select(InstanceRow.instance_id, InstanceRow.capabilities)
-    capabilities = dict(session.exec(packed.where(col(InstanceRow.instance_id).in_(names))).all())
-    times = _busy_slots(session, names)
+    packed = session.execute(_CAPABILITIES, {"names": [row[0] for row in rows]})
+    capabilities = dict(packed.all())
+    times = _busy_slots(session, busy)
     return [
         Candidate(
             instance_id=name,
@@ -103,33 +134,29 @@ def _busy_slots(session: Session, names: Sequence[str]) -> Mapping[str, list[flo
     """When each slot that is held will be free, by instance."""
     times: dict[str, list[float]] = {}
     now = utc_now()
-    query = select(RunRow.instance_id, RunRow.expected_s, RunRow.bind_time).where(
-        LIVE, col(RunRow.instance_id).in_(names)
-    )
-    for name, expected_s, bind_time in session.exec(query):
+    if not names:
+        return times
+    for name, expected_s, bind_time in session.execute(_BUSY, {"names": list(names)}):
         elapsed_s = max(0.0, (now - bind_time).total_seconds())
         # Never 0, which is a free slot.
         times.setdefault(name, []).append(max(1e-6, remaining_s(expected_s, elapsed_s)))
     return times
 
 
-def lock_ready(session: Session, instance_id: str) -> InstanceRow | None:
-    """The instance, held until the transaction ends, if it still takes runs.
+def lock_ready(session: Session, names: Collection[str]) -> Mapping[str, Bindable]:
+    """The instances, held until the transaction ends, those of them that still take runs.
 
-    Whoever changes it just now is not waited for: its jobs are held too, and we hold owners. It is
+    Whoever changes one just now is not waited for: its jobs are held too, and we hold owners. It is
     looked at again at once.
     """
-    query = select(InstanceRow).where(col(InstanceRow.instance_id) == instance_id)
-    locked = session.exec(
-        query.with_for_update(key_share=True, skip_locked=True).execution_options(
-            populate_existing=True
-        )
-    ).first()
-    if locked is None:
+    locked = {
+        row.instance_id: Bindable(*row)
+        for row in session.execute(_LOCK, {"names": sorted(names)})
+        if row.state is InstanceState.READY and not row.drain_requested
+    }
+    if len(locked) < len(names):
         touch(session, QUEUES)
-        return None
-    ready = locked.state is InstanceState.READY and not locked.drain_requested
-    return locked if ready else None
+    return locked
 
 
 def may_take(candidate: Candidate, stage: Stage, job: JobRow) -> bool:

@@ -4,11 +4,14 @@ Everything here happens in the transaction of the change that it is about, so no
 an owner charged for nothing.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func, or_, update
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
 from reelmesh.v1 import stage_pb2
@@ -23,7 +26,7 @@ from services.registry.lifecycle import (
     holds_slot,
 )
 from services.registry.placement import TYPICAL_UNIT_S, smooth, work_of
-from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow
+from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow, table_of
 
 # Stages of jobs that are not yet sampled.
 UNSAMPLED = (Stage.ENCODE, Stage.SAMPLE)
@@ -57,7 +60,9 @@ def encodable(owner_id: Any) -> ColumnElement[bool]:
 
 # Statements that every job needs are built once: building one takes longer than SQLite does.
 _OWNED: Any = bindparam("owner_id")
-_FIRST_QUEUED = select(JobRow.job_id).where(*_queued(_OWNED)).limit(1)
+_JOINING = select_columns(
+    col(OwnerRow.virtual_time_s), select(JobRow.job_id).where(*_queued(_OWNED)).exists()
+).where(col(OwnerRow.owner_id) == _OWNED)
 _LEAST_TIME = (
     select(OwnerRow.virtual_time_s)
     .where(
@@ -68,10 +73,16 @@ _LEAST_TIME = (
     .limit(1)
 )
 _MOST_TIME = select(func.max(OwnerRow.virtual_time_s))
-_ENTRANT = select(
-    OwnerRow.virtual_time_s, OwnerRow.turn_time, OwnerRow.owner_id, OwnerRow.weight
-).where(col(OwnerRow.owner_id) == _OWNED)
-_UNIT = select(func.avg(InstanceRow.unit_time_s)).where(
+# What makes an entrant of an owner.
+ENTRANT = (
+    col(OwnerRow.virtual_time_s),
+    col(OwnerRow.turn_time),
+    col(OwnerRow.owner_id),
+    col(OwnerRow.weight),
+)
+_ENTRANT = select(*ENTRANT).where(col(OwnerRow.owner_id) == _OWNED)
+# Seconds that a unit of work takes a sampler on average, as measured.
+UNIT = select(func.avg(InstanceRow.unit_time_s)).where(
     col(InstanceRow.stage) == Stage.SAMPLE, col(InstanceRow.state) != InstanceState.GONE
 )
 
@@ -86,12 +97,47 @@ _NUMBER: Any = (
 )
 _NUMBER_WAITING = _NUMBER.values(in_turn=True)
 _NUMBER_ROOM = _NUMBER.values(in_turn=or_(col(OwnerRow.in_turn), encodable(bindparam("numbered"))))
-_PAY = (
-    update(OwnerRow)
-    .where(_OF)
-    .values(virtual_time_s=OwnerRow.virtual_time_s + bindparam("seconds") / OwnerRow.weight)
-    .execution_options(synchronize_session=False)
+_OWNERS = table_of(OwnerRow)
+_NUMBER_ALL: Any = (
+    update(_OWNERS)
+    .where(_OWNERS.c.owner_id.in_(bindparam("numbered", expanding=True)))
+    .values(revision=_OWNERS.c.revision + bindparam("changes"))
+    .returning(_OWNERS.c.owner_id, _OWNERS.c.revision)
 )
+_PAY = (
+    update(_OWNERS)
+    .where(_OWNERS.c.owner_id == bindparam("numbered"))
+    .values(virtual_time_s=_OWNERS.c.virtual_time_s + bindparam("seconds") / _OWNERS.c.weight)
+)
+
+
+_JOIN = (
+    update(_OWNERS)
+    .where(_OWNERS.c.owner_id == bindparam("numbered"))
+    .values(virtual_time_s=bindparam("begins_s"), turn_time=bindparam("now"), in_turn=True)
+)
+_LEAVE = update(_OWNERS).where(_OWNERS.c.owner_id == bindparam("numbered")).values(in_turn=False)
+# A measurement is not worth waiting for whoever holds the instance.
+_INSTANCES = table_of(InstanceRow)
+_SPEED = (
+    select_columns(_INSTANCES.c.unit_time_s)
+    .where(_INSTANCES.c.instance_id == bindparam("measured"))
+    .with_for_update(skip_locked=True, key_share=True)
+)
+_SET_SPEED = (
+    update(_INSTANCES)
+    .where(_INSTANCES.c.instance_id == bindparam("measured"))
+    .values(unit_time_s=bindparam("unit_s"))
+)
+
+
+_IN_TURN: Any = (
+    select_columns(*ENTRANT)
+    .where(col(OwnerRow.in_turn).is_(True), encodable(col(OwnerRow.owner_id)))
+    .order_by(*ENTRANT[:3])
+    .limit(bindparam("size"))
+)
+_IN_TURN_FROM = _IN_TURN.where(col(OwnerRow.virtual_time_s) >= bindparam("last"))
 
 
 def join(session: Session, owner_id: str) -> float:
@@ -99,40 +145,29 @@ def join(session: Session, owner_id: str) -> float:
 
     If it is the first that waits, the owner begins at the least of those in turn.
     """
-    now_s = entrant_of(session, owner_id).virtual_time_s
-    if session.exec(_FIRST_QUEUED, params={"owner_id": owner_id}).first():
-        return now_s
+    now_s, waits = session.execute(_JOINING, {"owner_id": owner_id}).one()
+    if waits:
+        return float(now_s)
     least = session.exec(_LEAST_TIME).first()
     most = 0.0
     if least is None:
         most = session.exec(_MOST_TIME).one() or 0.0
     begins_s = start_time(now_s, least, most)
-    session.execute(
-        update(OwnerRow)
-        .where(col(OwnerRow.owner_id) == owner_id)
-        .values(virtual_time_s=begins_s, turn_time=utc_now(), in_turn=True)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(_JOIN, {"numbered": owner_id, "begins_s": begins_s, "now": utc_now()})
     return begins_s
 
 
 def in_turn(session: Session) -> Iterator[Entrant]:
     """Owners that may have a job for a turn, in their order; read as far as it is asked for."""
-    order = (
-        col(OwnerRow.virtual_time_s),
-        col(OwnerRow.turn_time),
-        col(OwnerRow.owner_id),
-    )
-    query = select(*order, col(OwnerRow.weight)).where(
-        col(OwnerRow.in_turn).is_(True), encodable(col(OwnerRow.owner_id))
-    )
     seen: set[str] = set()
     last: float | None = None
     while True:
-        page = query if last is None else query.where(col(OwnerRow.virtual_time_s) >= last)
         # Those of the last time come again: more rows than were seen of it bring new ones.
         size = _PAGE + len(seen)
-        rows = session.exec(page.order_by(*order).limit(size)).all()
+        if last is None:
+            rows = session.execute(_IN_TURN, {"size": size}).all()
+        else:
+            rows = session.execute(_IN_TURN_FROM, {"size": size, "last": last}).all()
         fresh = [row for row in rows if row[2] not in seen]
         for time_s, since, owner_id, weight in fresh:
             seen.add(owner_id)
@@ -148,20 +183,48 @@ def number(session: Session, job: JobRow) -> int:
     It may be if the job waits, or has made room for another one by moving on or ending.
     """
     values = {"numbered": job.owner_id}
-    if not job.waiting and job.stage is not None:
-        # Nothing of the job is asked for, so it need not be written yet.
-        with session.no_autoflush:
-            return int(session.execute(_NUMBER, values).scalar_one())
-    waits = job.waiting and job.stage is Stage.ENCODE
-    return int(session.execute(_NUMBER_WAITING if waits else _NUMBER_ROOM, values).scalar_one())
+    statement = _NUMBER
+    if job.waiting and job.stage is Stage.ENCODE:
+        statement = _NUMBER_WAITING
+    elif job.waiting or job.stage is None:
+        # What is asked about are the owner's other jobs. If this one still seems to wait because it
+        # is not written yet, the owner is looked at once for nothing.
+        statement = _NUMBER_ROOM
+    with session.no_autoflush:
+        return int(session.execute(statement, values).scalar_one())
 
 
-def charge(session: Session, job: JobRow, entrant: Entrant, seconds: float) -> Entrant:
-    """The job is given its turn: its owner pays what it is expected to take."""
-    job.turn_s = entrant.virtual_time_s
-    job.charged_s = seconds
-    _pay(session, job.owner_id, seconds)
-    return entrant.after(seconds)
+def number_all(session: Session, jobs: Sequence[JobRow]) -> list[int]:
+    """The next revisions of their owners for changes of jobs that are bound now, in their order."""
+    changes = Counter(job.owner_id for job in jobs)
+    following: dict[str, int] = {}
+    for count in sorted(set(changes.values())):
+        names = sorted(owner_id for owner_id in changes if changes[owner_id] == count)
+        rows = session.execute(_NUMBER_ALL, {"numbered": names, "changes": count})
+        following |= {owner_id: revision - count for owner_id, revision in rows}
+    revisions = []
+    for job in jobs:
+        following[job.owner_id] += 1
+        revisions.append(following[job.owner_id])
+    return revisions
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A job's turn: its owner's virtual time when it was given, and what it is charged."""
+
+    job: JobRow
+    time_s: float
+    seconds: float
+
+
+def charge(session: Session, turns: Sequence[Turn]) -> None:
+    """The jobs are given their turns: their owners pay what they are expected to take."""
+    for turn in turns:
+        turn.job.turn_s, turn.job.charged_s = turn.time_s, turn.seconds
+    if turns:
+        paid = [{"numbered": turn.job.owner_id, "seconds": turn.seconds} for turn in turns]
+        session.connection().execute(_PAY, paid)
 
 
 def entrant_of(session: Session, owner_id: str) -> Entrant:
@@ -176,18 +239,13 @@ def sampler_unit_s(session: Session) -> float:
 
 def measured_unit_s(session: Session) -> float | None:
     """The same, None if nothing was measured."""
-    unit_s: float | None = session.exec(_UNIT).one()
+    unit_s: float | None = session.exec(UNIT).one()
     return unit_s
 
 
 def leave(session: Session, owner_id: str) -> None:
     """The owner, locked, has nothing for a turn until something of it changes."""
-    session.execute(
-        update(OwnerRow)
-        .where(col(OwnerRow.owner_id) == owner_id)
-        .values(in_turn=False)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(_LEAVE, {"numbered": owner_id})
 
 
 def refund(session: Session, job: JobRow) -> None:
@@ -207,13 +265,12 @@ def settle(session: Session, run: RunRow, job: JobRow) -> None:
         _pay(session, job.owner_id, seconds - job.charged_s)
         job.charged_s = 0.0
     if run.state is RunState.SUCCEEDED and seconds > 0 and not run.resume_run_id:
-        # A measurement is not worth waiting for whoever holds the instance.
-        query = select(InstanceRow).where(col(InstanceRow.instance_id) == run.instance_id)
-        instance = session.exec(query.with_for_update(skip_locked=True, key_share=True)).first()
-        if instance is not None:
+        measured = {"measured": run.instance_id}
+        known = session.execute(_SPEED, measured).first()
+        if known is not None:
             units = max(work(run.stage, job), 1e-9)
-            instance.unit_time_s = smooth(instance.unit_time_s, seconds / units)
-            session.add(instance)
+            unit_s = smooth(known.unit_time_s, seconds / units)
+            session.execute(_SET_SPEED, {**measured, "unit_s": unit_s})
 
 
 def measured_s(run: RunRow) -> float:
@@ -233,5 +290,4 @@ def _or_now(time: datetime | None) -> datetime:
 
 
 def _pay(session: Session, owner_id: str, seconds: float) -> None:
-    with session.no_autoflush:
-        session.execute(_PAY, {"numbered": owner_id, "seconds": seconds})
+    session.execute(_PAY, {"numbered": owner_id, "seconds": seconds})
