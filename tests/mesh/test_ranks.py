@@ -21,13 +21,15 @@ from tests.reference import SIZE, generate
 
 PROMPT, SEED, EVALUATIONS = "a red ball rolls over the sand", 7, 3
 NOTICED_S, BACK_S = 5.0, 120.0
+LONG = 362  # frames; the model was trained on at most 345
 
 
 @pytest.fixture(scope="module")
 def mesh(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """A mesh whose sampler divides the sequence between two ranks."""
+    """A mesh whose sampler divides the sequence between two ranks, and that admits longer clips."""
     home = tmp_path_factory.mktemp("ranks")
-    started = start_mesh(home, tiny_checkpoint, REELMESH_SAMPLER_ULYSSES="2")
+    wide = {"REELMESH_SAMPLER_ULYSSES": "2", "REELMESH_MAX_FRAMES": str(LONG)}
+    started = start_mesh(home, tiny_checkpoint, **wide)
     yield started
     started.stop()
 
@@ -98,6 +100,20 @@ async def test_two_ranks_make_the_clip(mesh: Mesh, tiny_checkpoint: Path, tmp_pa
         assert difference <= 1e-6 * float(whole[name].abs().max()), name
     with av.open(str(tmp_path / "clip.mp4")) as video:
         assert sum(1 for _ in video.decode(video=0)) == SIZE["frames"]
+
+
+async def test_clip_longer_than_trained_is_made_where_it_is_admitted(mesh: Mesh) -> None:
+    """362 frames through all four services, and the job says that it is off distribution."""
+    async with mesh.client() as client:
+        asked = spec(evaluations=1)
+        asked.frames = LONG
+        ended = await finish(client, (await client.create_job(asked)).job_id)
+        assert ended.state == jobs_pb2.JOB_STATE_SUCCEEDED, ended
+        assert ended.spec.off_distribution
+        path = mesh.home / "long.mp4"
+        await client.download(ended.artifact_id, path)
+    with av.open(str(path)) as video:
+        assert sum(1 for _ in video.decode(video=0)) == LONG
 
 
 async def test_mesh_outlives_a_rank(mesh: Mesh) -> None:
