@@ -91,6 +91,11 @@ class Client:
             return [message async for message in stream]
 
 
+def begun_at(stage: FakeStage) -> Callable[[jobs_pb2.Job], bool]:
+    """Whether the stage has begun the job's last attempt, and the job says which that is."""
+    return lambda job: bool(job.attempts) and job.attempts[-1].run_id in stage.journal.begun
+
+
 async def until(
     condition: Callable[[], Awaitable[bool]],
     limit_s: float = LIMIT_S,

@@ -9,7 +9,7 @@ from services.common.rpc.channel import Peer
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role
 from services.registry.schema import RunRow
-from tests.registry.mesh import Mesh, until
+from tests.registry.mesh import Mesh, begun_at, until
 from tests.registry.stages import publish, upload
 
 VIDEO = transfer_pb2.Manifest(kind=transfer_pb2.BUNDLE_KIND_VIDEO)
@@ -39,7 +39,7 @@ async def test_a_wrong_or_older_lease_can_neither_upload_nor_publish(mesh: Mesh)
     await decoder.hold()
     client = mesh.local
     job = await client.create()
-    running = await client.until(job.job_id, lambda one: bool(decoder.journal.begun))
+    running = await client.until(job.job_id, begun_at(decoder))
     good = await lease_of(mesh, running.attempts[-1].run_id)
     older = await lease_of(mesh, running.attempts[0].run_id)
     wrong = transfer_pb2.Lease(run_id=good.run_id, token=older.token)
@@ -70,7 +70,7 @@ async def test_a_publish_after_a_cancel_is_refused(mesh: Mesh) -> None:
     decoder.deaf = True
     client = mesh.local
     job = await client.create()
-    running = await client.until(job.job_id, lambda one: bool(decoder.journal.begun))
+    running = await client.until(job.job_id, begun_at(decoder))
     lease = await lease_of(mesh, running.attempts[-1].run_id)
     file = mesh.home / "file.mp4"
     file.write_bytes(b"abc")

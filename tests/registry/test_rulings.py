@@ -9,7 +9,7 @@ from reelmesh.v1 import instances_pb2, jobs_pb2, stage_pb2
 from services.common.rpc.errors import MeshError, Reason
 from services.common.rpc.identity import Role
 from services.registry.schema import RulingRow, RunRow
-from tests.registry.mesh import Client, Mesh, until
+from tests.registry.mesh import Client, Mesh, begun_at, until
 from tests.registry.stages import FakeStage, Journal, publish
 from tests.registry.test_instances import Stage, states
 from tests.registry.test_publish import lease_of
@@ -135,7 +135,7 @@ async def test_a_run_that_was_ruled_failed_ends_its_job(mesh: Mesh) -> None:
     _, _, decoder = await mesh.add_all()
     await decoder.hold()
     job = await mesh.local.create(automatic_resumes=3)
-    running = await mesh.local.until(job.job_id, lambda one: bool(decoder.journal.begun))
+    running = await mesh.local.until(job.job_id, begun_at(decoder))
     run_id = running.attempts[-1].run_id
     lease = await lease_of(mesh, run_id)
     await go_away(decoder)
@@ -175,7 +175,7 @@ async def test_only_a_run_in_doubt_takes_a_verdict(mesh: Mesh) -> None:
     _, sampler, _ = await mesh.add_all()
     await sampler.hold()
     job = await mesh.local.create()
-    running = await mesh.local.until(job.job_id, lambda one: bool(sampler.journal.begun))
+    running = await mesh.local.until(job.job_id, begun_at(sampler))
     stranger = await mesh.owner("stranger")
     for client, run_id, verdict, reason in (
         (mesh.local, running.attempts[-1].run_id, RULED_FAILED, Reason.RUN_NOT_IN_DOUBT),

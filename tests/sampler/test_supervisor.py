@@ -58,7 +58,7 @@ def supervisor(settings: ModelSettings) -> Iterator[Supervisor]:
 def rank_processes() -> list[psutil.Process]:
     return [
         child
-        for child in psutil.Process().children(recursive=True)
+        for child in psutil.Process().children()  # a mesh of other tests may have ranks of its own
         if "spawn_main" in " ".join(child.cmdline())
     ]
 
