@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (Chinese has its own comma and colon)
 """The Chinese words and sentences of the demo world."""
 
 import random

@@ -9,7 +9,7 @@ LANGUAGES = ("en", "zh")
 _CHINESE = 0.35  # of the prompts of a training
 
 REFERENCES = ("image", "video", "sound")
-"""What a reference prompt leaves to its references: the object's look, or its look and the sound."""
+"""What shows the look of a prompt's object; with "sound" an image does, and a recording sounds."""
 
 
 def say(scene: Scene, source: random.Random, language: str | None = None) -> str:

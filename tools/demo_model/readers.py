@@ -59,8 +59,8 @@ def read_motion(seen: Seen) -> str:
         return "orbit"
     if wide > high:
         return "right" if across > 0 else "left"
-    turns = np.abs(np.diff(np.sign(y - np.median(y)))) > 1
-    if turns.sum() >= 6:
+    above = y < (y.min() + y.max()) / 2
+    if (above[1:] != above[:-1]).sum() >= 6:
         return "bounce"
     return "down" if along > 0 else "up"
 

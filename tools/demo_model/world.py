@@ -85,7 +85,7 @@ def render_audio(clips: list[Clip], device: torch.device | str = "cpu") -> Tenso
 
 
 def pan_share(x: Tensor) -> Tensor:
-    """0..1 from the left to the right channel for a place: the middle 60 percent spread over all."""
+    """0..1 from the left to the right channel for a place 0..1 across the picture."""
     return ((x - 0.5) / 0.64 + 0.5).clamp(0.02, 0.98)
 
 

@@ -11,7 +11,7 @@ from tools.demo_model import drawing, readers
 from tools.demo_model.attributes import FRAMES, SAMPLE_RATE
 from tools.demo_model.world import render_audio, render_video
 
-_EACH = 108
+_EACH = {1: 120, 2: 60}
 
 
 @cache
@@ -19,7 +19,7 @@ def _readings(objects: int) -> list[readers.Reading]:
     """Readings of rendered held-out clips."""
     source = random.Random(objects)
     found = []
-    for _ in range(_EACH):
+    for _ in range(_EACH[objects]):
         clip = drawing.place(drawing.draw_held_out_scene(source, objects=objects), source)
         frames = render_video([clip], torch.arange(0, FRAMES, 3))[0]
         audio = render_audio([clip])[0].double().numpy()
