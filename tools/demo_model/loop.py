@@ -1,0 +1,144 @@
+"""One loop for every training: paced by the clock, resumable, with an average of the weights."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_WARM_UP_STEPS = 200
+_LOG_EVERY = 50
+_CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a stage trains: now, and in all of its commands together."""
+
+    minutes: float
+    """Of this command."""
+    plan_minutes: float
+    """Of the stage, which the learning rate follows to its end."""
+    steps: int | None = None
+    """Instead of minutes: so many steps, for tests and for repeatable runs."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs between the trainings of the stages."""
+
+    learning_rate: float
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    ema: float = 0.998
+    half: bool = True
+    """bf16 autocast on a GPU."""
+
+
+class Training:
+    """A model, its average and its optimizer, kept in `folder` as `NAME.state.pt`."""
+
+    def __init__(self, name: str, model: nn.Module, recipe: Recipe, folder: Path) -> None:
+        self.name, self.model, self.recipe, self.folder = name, model, recipe, folder
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.average = [weight.detach().clone() for weight in self.weights]
+        self.device = self.weights[0].device
+        self.optimizer = torch.optim.AdamW(
+            self.weights,
+            lr=recipe.learning_rate,
+            betas=recipe.betas,
+            weight_decay=recipe.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+        self.step = 0
+        self.spent_s = 0.0
+
+    @property
+    def state(self) -> Path:
+        """The file that a later command resumes from."""
+        return self.folder / f"{self.name}.state.pt"
+
+    def resume(self) -> None:
+        """Continue from the saved state, if there is one."""
+        if not self.state.exists():
+            return
+        saved: dict[str, Any] = torch.load(self.state, map_location=self.device)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.average = saved["average"]
+        self.step, self.spent_s = saved["step"], saved["spent_s"]
+
+    def save(self) -> None:
+        """Write the whole state beside the old one and put it in its place."""
+        part = self.state.with_suffix(".part")
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average,
+            "step": self.step,
+            "spent_s": self.spent_s,
+        }
+        torch.save(state, part)
+        part.replace(self.state)
+
+    def use_average(self) -> None:
+        """Give the model its averaged weights, for good: what is exported and looked at."""
+        with torch.no_grad():
+            for weight, mean in zip(self.weights, self.average, strict=True):
+                weight.copy_(mean)
+
+    def log(self, **values: Any) -> None:
+        """A JSON line in `NAME.jsonl`, and on the terminal."""
+        line = json.dumps({"stage": self.name, "step": self.step, **values})
+        with (self.folder / f"{self.name}.jsonl").open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+    def run(self, loss_of: Callable[[int], dict[str, Tensor]], pace: Pace) -> None:
+        """Train until the pace is spent; of the losses of `loss_of(step)` "loss" is the one used."""
+        half = self.recipe.half and self.device.type == "cuda"
+        began, before, first = time.monotonic(), self.spent_s, self.step
+        seen: dict[str, Tensor] = {}
+        while True:
+            now_s = time.monotonic() - began
+            self.spent_s = before + now_s
+            done = self.step - first
+            if done >= pace.steps if pace.steps is not None else now_s >= pace.minutes * 60:
+                break
+            share = done / pace.steps if pace.steps else self.spent_s / (pace.plan_minutes * 60)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.recipe.learning_rate * _pace(share, self.step)
+            context = torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
+            with context:
+                losses = loss_of(self.step)
+            self._update(losses["loss"])
+            seen = {name: value.detach() for name, value in losses.items()}
+            self.step += 1
+            if self.step % _LOG_EVERY == 0:
+                self.log(
+                    spent_s=round(self.spent_s, 1),
+                    **{name: round(float(value), 5) for name, value in seen.items()},
+                )
+        self.save()
+
+    def _update(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.weights, _CLIP_NORM)
+        self.optimizer.step()
+        # Young averages forget their start quickly.
+        decay = min(self.recipe.ema, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(self.average, self.weights, 1 - decay)
+
+
+def _pace(share: float, step: int) -> float:
+    """Warm-up by steps, then a half cosine by the share of the planned time."""
+    warm = min(1.0, (step + 1) / _WARM_UP_STEPS)
+    return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))

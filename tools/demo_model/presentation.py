@@ -1,0 +1,117 @@
+"""How the model reads a prompt together with its keyframes or references, as tokens and rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tools.demo_model.models import PICTURE_TOKENS, TRAINED_TEXT_LAYERS
+from tools.tiny_models import untyped
+
+REFERENCE_FRAMES = 39  # of a reference video in training: 12 latents
+_PRESENTED: dict[str, tuple[str, ...]] = {
+    "t2va": (),
+    "first": ("image",),
+    "last": ("image",),
+    "both": ("image", "image"),
+    "image": ("image",),
+    "video": ("video",),
+    "sound": ("image", "audio"),
+}
+MODES = tuple(_PRESENTED)
+"""t2va; fl2va with the first, the last, both keyframes; ref2va with an image, a video, a sound."""
+
+
+def references(mode: str) -> list[Any]:
+    """The library's reference objects of a mode, without media: what a layout reads of them."""
+    classes = untyped("diffusers.modular_pipelines.minimax_h3.references")
+    empty = {
+        "image": lambda: classes.MiniMaxH3ImageReference(image=None),
+        "video": lambda: classes.MiniMaxH3VideoReference(frames=[], fps=24.0),
+        "audio": lambda: classes.MiniMaxH3AudioReference(audio=None),
+    }
+    return [empty[kind]() for kind in _PRESENTED[mode]]
+
+
+def present(tokenizer: Any, prompt: str, mode: str) -> tuple[list[int], list[int]]:
+    """Token ids and modality tags of a prompt in a mode, by the library's own code."""
+    encoders = untyped("diffusers.modular_pipelines.minimax_h3.encoders")
+    step = encoders.MiniMaxH3Ref2VATextEncoderStep()
+    kinds = _PRESENTED[mode]
+    videos = kinds.count("video")
+    blocks = _video_blocks()
+    ids, tags = step._build_presentation(
+        tokenizer,
+        prompt,
+        references(mode),
+        [PICTURE_TOKENS] * kinds.count("image"),
+        [PICTURE_TOKENS] * videos,
+        [blocks] * videos,
+    )
+    return ids, tags
+
+
+def _video_blocks() -> list[float]:
+    """Seconds that label the pairs of frames of a reference video, read at two a second."""
+    count = -(-REFERENCE_FRAMES // 12)
+    times = [number / 2 for number in range(count)]
+    times += times[-1:] * (count % 2)
+    return [(times[at] + times[at + 1]) / 2 for at in range(0, len(times), 2)]
+
+
+def embed(encoder: Any, rows: Sequence[Sequence[int]], layer: int) -> Tensor:
+    """(N, L, width): `hidden_states[layer]` of N presentations of one mode and one length.
+
+    Pictures are left out: the demo's vision merger gives zeros for all of them.
+    """
+    device = encoder.device
+    ids = torch.tensor(rows, device=device)
+    config = encoder.config
+    images, videos = ids == config.image_token_id, ids == config.video_token_id
+    vision: dict[str, Tensor] = {}
+    for pads, suffix, grid in (
+        (images, "", "image_grid_thw"),
+        (videos, "_videos", "video_grid_thw"),
+    ):
+        blocks = int(pads.sum()) // PICTURE_TOKENS
+        if blocks:
+            one = [1, 8, 8] if not suffix else [blocks // len(rows), 8, 8]
+            count = blocks if not suffix else len(rows)
+            vision[grid] = torch.tensor([one] * count, device=device)
+            vision[f"pixel_values{suffix}"] = torch.zeros(blocks * 64, 1536, device=device)
+    outputs = encoder.model(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        mm_token_type_ids=images.long() + 2 * videos.long(),
+        use_cache=False,
+        output_hidden_states=True,
+        **vision,
+    )
+    hidden: Tensor = outputs.hidden_states[layer]
+    return hidden
+
+
+def complete(trunk: Any, full: Any) -> None:
+    """Put a trained trunk into the full stack, whose further layers become exact identities."""
+    layers = full.model.language_model.layers
+    state = {
+        name: value
+        for name, value in trunk.state_dict().items()
+        if f"layers.{TRAINED_TEXT_LAYERS}." not in name
+    }
+    full.load_state_dict(state, strict=False)
+    with torch.no_grad():
+        for layer in layers[TRAINED_TEXT_LAYERS:]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        blind(full)
+
+
+def blind(encoder: Any) -> None:
+    """Zero what vision adds to the text rows: pictures act through their latents alone."""
+    visual = encoder.model.visual
+    with torch.no_grad():
+        for merger in (visual.merger, *visual.deepstack_merger_list):
+            merger.linear_fc2.weight.zero_()
+            merger.linear_fc2.bias.zero_()
