@@ -63,23 +63,37 @@ def _video_blocks() -> list[float]:
 def embed(encoder: Any, rows: Sequence[Sequence[int]], layer: int) -> Tensor:
     """(N, L, width): `hidden_states[layer]` of N presentations of one mode and one length.
 
-    Pictures are left out: the demo's vision merger gives zeros for all of them.
+    Equal to the class's with any pictures, which a blind encoder gives zeros for. The class lays
+    out one row, whose positions all of them share: it does so picture by picture, in Python.
     """
-    device = encoder.device
-    ids = torch.tensor(rows, device=device)
+    ids = torch.tensor(rows, device=encoder.device)
+    config = encoder.config
+    pads = (ids == config.image_token_id) | (ids == config.video_token_id)
+    language = encoder.model.language_model
+    outputs = language(
+        inputs_embeds=language.embed_tokens(ids) * ~pads[..., None],
+        attention_mask=torch.ones_like(ids),
+        position_ids=_positions(encoder, ids[:1]).expand(-1, len(ids), -1),
+        use_cache=False,
+        output_hidden_states=True,
+    )
+    hidden: Tensor = outputs.hidden_states[layer]
+    return hidden
+
+
+def embed_one(encoder: Any, ids: Tensor, layer: int) -> Tensor:
+    """The class's own `hidden_states[layer]` of one presentation (1, L), with black pictures."""
     config = encoder.config
     images, videos = ids == config.image_token_id, ids == config.video_token_id
     vision: dict[str, Tensor] = {}
-    for pads, suffix, grid in (
-        (images, "", "image_grid_thw"),
-        (videos, "_videos", "video_grid_thw"),
-    ):
-        blocks = int(pads.sum()) // PICTURE_TOKENS
-        if blocks:
-            one = [1, 8, 8] if not suffix else [blocks // len(rows), 8, 8]
-            count = blocks if not suffix else len(rows)
-            vision[grid] = torch.tensor([one] * count, device=device)
-            vision[f"pixel_values{suffix}"] = torch.zeros(blocks * 64, 1536, device=device)
+    count = int(images.sum()) // PICTURE_TOKENS
+    if count:
+        vision["image_grid_thw"] = torch.tensor([[1, 8, 8]] * count, device=ids.device)
+        vision["pixel_values"] = torch.zeros(count * 64, 1536, device=ids.device)
+    blocks = int(videos.sum()) // PICTURE_TOKENS
+    if blocks:
+        vision["video_grid_thw"] = torch.tensor([[blocks, 8, 8]], device=ids.device)
+        vision["pixel_values_videos"] = torch.zeros(blocks * 64, 1536, device=ids.device)
     outputs = encoder.model(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -90,6 +104,21 @@ def embed(encoder: Any, rows: Sequence[Sequence[int]], layer: int) -> Tensor:
     )
     hidden: Tensor = outputs.hidden_states[layer]
     return hidden
+
+
+def _positions(encoder: Any, ids: Tensor) -> Tensor:
+    """The rotary positions (axes, 1, L) that the class gives one presentation (1, L)."""
+    caught: list[Tensor] = []
+
+    def catch(_: Any, __: Any, named: dict[str, Any]) -> None:
+        if named["position_ids"] is not None:
+            caught.append(named["position_ids"])
+
+    hook = encoder.model.language_model.register_forward_pre_hook(catch, with_kwargs=True)
+    embed_one(encoder, ids, 0)
+    hook.remove()
+    plain = torch.arange(ids.shape[1], device=ids.device).view(1, 1, -1)
+    return caught[0] if caught else plain.expand(3, -1, -1)
 
 
 def complete(trunk: Any, full: Any) -> None:

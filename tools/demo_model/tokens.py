@@ -62,8 +62,7 @@ def _corpus() -> Iterator[str]:
             yield say_with_reference(scene, source.choice(REFERENCES), source, "en")
         yield _LABELS
     # Chinese writes no spaces: word by word, or pieces would grow across words.
-    for words in _chinese_words() * _CHINESE_REPEATS:
-        yield words
+    yield from _chinese_words() * _CHINESE_REPEATS
 
 
 def _chinese_words() -> list[str]:

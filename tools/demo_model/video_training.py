@@ -71,7 +71,7 @@ def draw_stretch(step: int, batch: int, device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def measure(vae: Any, folder: Path, device: torch.device) -> dict[str, Any]:
-    """The class's own round trip of whole held-out clips: dB, block grid, what readers still read."""
+    """The class's own round trip of whole held-out clips: dB, grid, what is still read."""
     source = random.Random(3)
     vae.eval()
     psnr, grids, rows, readings = [], [], [], []

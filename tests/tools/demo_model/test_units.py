@@ -1,0 +1,34 @@
+"""Stretches of 22 frames pass the video VAE as whole clips pass the class."""
+
+import torch
+
+from tools.demo_model import models, units
+from tools.demo_model.sharpness import border_ratio, slope_loss
+
+
+def test_stretches_equal_the_class() -> None:
+    """Latents of 17 n + 5 frames and the pictures of one window are the class's."""
+    torch.manual_seed(0)
+    vae = models.video_vae().eval()
+    video = torch.randn(1, 3, 39, 32, 32)
+    latents = torch.randn(1, 24, 7, 2, 2)
+    with torch.no_grad():
+        moments = vae.encode(video).latent_dist.parameters
+        assert (units.encode(vae, video) - moments).abs().max() < 1e-5 * moments.abs().max()
+        decoded = vae.decode(latents).sample
+        assert (units.decode(vae, latents) - decoded).abs().max() < 1e-6
+
+
+def test_pixel_convention_returns() -> None:
+    """Pictures survive the way into the model's convention and back."""
+    video = torch.rand(1, 3, 2, 4, 4) * 2 - 1
+    assert torch.allclose(units.from_model(units.to_model(video)), (video + 1) / 2, atol=1e-6)
+
+
+def test_border_ratio_sees_a_grid() -> None:
+    """A smooth ramp has ratio 1; steps at every sixteenth pixel raise it."""
+    ramp = torch.linspace(0, 1, 128).expand(1, 128, 128)
+    assert abs(border_ratio(ramp + ramp.mT) - 1) < 1e-3
+    steps = (torch.arange(128) // 16 % 2 * 0.1).expand(1, 128, 128)
+    assert border_ratio(ramp + ramp.mT + steps + steps.mT) > 2
+    assert slope_loss(torch.zeros(1, 3, 1, 128, 128), (steps + steps.mT)[None, None] * 1.0) > 0

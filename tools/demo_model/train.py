@@ -1,0 +1,64 @@
+"""Trains the demo checkpoint, stage by stage or all of it: `python -m tools.demo_model.train all`.
+
+Every stage leaves its state and its weights in the folder and goes on from there when it is run
+again, so a long training can be cut into short commands. The learning rate follows the planned
+minutes of the stage, not those of one command.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tools.demo_model.loop import Pace
+
+# Planned minutes on one large GPU, which `all` spends.
+PLAN = {"text": 1.0, "video_vae": 9.0, "audio_vae": 2.5, "latents": 1.5, "transformer": 9.0}
+_MOST_CLIPS = 12_288
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo_model.train", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("stage", choices=[*PLAN, "all"])
+    parser.add_argument("--minutes", type=float, help="of this command; the whole plan if missing")
+    parser.add_argument("--plan", type=float, help="minutes of the stage in all of its commands")
+    parser.add_argument("--steps", type=int, help="instead of minutes")
+    parser.add_argument("--clips", type=int, default=_MOST_CLIPS, help="at most, of the latents")
+    parser.add_argument("--out", type=Path, required=True, help="folder of states and weights")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # Speed where it costs nothing that an fp32 run of the result would show.
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = True
+    for stage in PLAN if options.stage == "all" else [options.stage]:
+        plan = options.plan or options.minutes or PLAN[stage]
+        pace = Pace(options.minutes or plan, plan, options.steps)
+        if options.stage == "all":
+            pace = Pace(PLAN[stage], PLAN[stage], options.steps)
+        run(stage, options.out, pace, device, options.clips)
+
+
+def run(stage: str, out: Path, pace: Pace, device: torch.device, clips: int) -> None:
+    """One stage; the ones before it must have left their weights in `out`."""
+    from tools.demo_model import audio_training, denoiser_training, latents, text, video_training
+
+    if stage == "latents":
+        latents.make(out, pace.minutes, clips, device)
+        return
+    stages: dict[str, Callable[[Path, Pace, torch.device], None]] = {
+        "text": text.train,
+        "video_vae": video_training.train,
+        "audio_vae": audio_training.train,
+        "transformer": denoiser_training.train,
+    }
+    stages[stage](out, pace, device)
+
+
+if __name__ == "__main__":
+    main()
