@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot, scaled_dot_product_attention, silu
 
 from tools.demo_model.layouts import Layout
-from tools.tiny_models import untyped
 
 Block = Callable[[Any, Tensor, Tensor, Tensor, tuple[Tensor, Tensor]], Tensor]
 _TAGS, _TIMES = 3, 4
@@ -37,11 +36,12 @@ def forward(
     told = model.token_refiner(model.context_embedder(text))
     rows = told.new_zeros((len(text), len(where.tags), told.shape[-1]), dtype=torch.float32)
     rows = rows.index_copy(1, where.text, told.float())
-    rows = rows.index_copy(1, where.video, model.proj_in(video).float())
-    rows = rows.index_copy(1, where.audio, model.audio_proj_in(audio).float())
-
-    embedded = model.time_embedder(model.time_proj(times.flatten())).unflatten(0, times.shape)
-    active = silu(embedded)  # (B, 4, E)
+    # The class keeps its entries, its heads and its sense of time in fp32, autocast or not.
+    with torch.autocast(rows.device.type, enabled=False):
+        rows = rows.index_copy(1, where.video, model.proj_in(video))
+        rows = rows.index_copy(1, where.audio, model.audio_proj_in(audio))
+        embedded = model.time_embedder(model.time_proj(times.flatten()))
+    active = silu(embedded).unflatten(0, times.shape)  # (B, 4, E)
     of_row = one_hot(where.times * _TAGS + where.tags, _TIMES * _TAGS).to(rows.dtype)  # (S, 12)
     for each in model.transformer_blocks:
         rows = run(each, rows, active, of_row, rotary)
@@ -49,7 +49,8 @@ def forward(
     shift, scale = model.norm_out.linear(active).float().chunk(2, dim=-1)  # (B, 4, width)
     of_time = one_hot(where.times, _TIMES).to(rows.dtype)
     rows = model.norm_out.norm(rows) * (1 + of_time @ scale) + of_time @ shift
-    return model.proj_out(rows[:, where.video]), model.audio_proj_out(rows[:, where.audio])
+    with torch.autocast(rows.device.type, enabled=False):
+        return model.proj_out(rows[:, where.video]), model.audio_proj_out(rows[:, where.audio])
 
 
 def apply_block(
@@ -64,13 +65,20 @@ def apply_block(
 
 
 def _attend(attention: Any, rows: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    turn = untyped("diffusers.models.transformers.transformer_minimax_h3")._apply_rotary_emb
     query, key, value = (
         project(rows).unflatten(-1, (attention.heads, -1))
         for project in (attention.to_q, attention.to_k, attention.to_v)
     )
-    query = turn(attention.norm_q(query), *rotary).to(value.dtype).transpose(1, 2)
-    key = turn(attention.norm_k(key), *rotary).to(value.dtype).transpose(1, 2)
+    query = _turn(attention.norm_q(query.float()), rotary).to(value.dtype).transpose(1, 2)
+    key = _turn(attention.norm_k(key.float()), rotary).to(value.dtype).transpose(1, 2)
     mixed = scaled_dot_product_attention(query, key, value.transpose(1, 2))
     out: Tensor = attention.to_out[0](mixed.transpose(1, 2).flatten(2))
     return out
+
+
+def _turn(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate the leading channels of (B, S, heads, channels) by angles (S, rotated)."""
+    cos, sin = (each[:, None] for each in rotary)
+    turned, kept = heads.split((cos.shape[-1], heads.shape[-1] - cos.shape[-1]), dim=-1)
+    first, second = turned.chunk(2, dim=-1)
+    return torch.cat((turned * cos + torch.cat((-second, first), dim=-1) * sin, kept), dim=-1)

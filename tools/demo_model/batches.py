@@ -50,7 +50,7 @@ class Source:
             )
         )
         self.spread = torch.exp(self.latents.first.float() / 2).mean((0, 2, 3))  # (24,)
-        self.alike = _partners(clips, lambda clip: _look(clip), device)
+        self.alike = _partners(clips, _look, device)
         self.sounding = _partners(clips, lambda clip: clip.scene.sound, device)
 
     def batch(self, group: table.Group, chosen: Tensor) -> Batch:

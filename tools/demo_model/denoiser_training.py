@@ -68,6 +68,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
     training.resume()
     block = batched.apply_block
     if device.type == "cuda":
+        # Lengths of text differ from batch to batch: one graph must serve them all.
         block = torch.compile(batched.apply_block, dynamic=True)
     names, weights = list(_MODES), list(_MODES.values())
 

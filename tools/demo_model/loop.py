@@ -101,7 +101,7 @@ class Training:
         print(line, flush=True)
 
     def run(self, loss_of: Callable[[int], dict[str, Tensor]], pace: Pace) -> None:
-        """Train until the pace is spent; of the losses of `loss_of(step)` "loss" is the one used."""
+        """Train until the pace is spent, on the "loss" among the losses of `loss_of(step)`."""
         half = self.recipe.half and self.device.type == "cuda"
         began, before, first = time.monotonic(), self.spent_s, self.step
         seen: dict[str, Tensor] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tools.demo_model.attributes import BOUNCE_S, FPS, FRAMES
+from tools.demo_model.attributes import BOUNCE_S, FPS, FRAMES, MOTIONS
 from tools.demo_model.drawing import Clip
 
 GROW = (0.55, 1.35)  # scale of a growing object at the first and at the last frame
@@ -26,49 +26,56 @@ class Paths:
 
 
 def trace(clips: list[Clip], times_s: Tensor) -> Paths:
-    """The tracks at `times_s`, (B, T) seconds from the first frame, on its device."""
-    length_s = (FRAMES - 1) / FPS
-    tracks: list[tuple[Tensor, Tensor, Tensor]] = []
-    for clip, times in zip(clips, times_s, strict=True):
-        share = (times / length_s).clamp(0.0, 1.0)
-        for index in range(_MOST_OBJECTS):
-            if index < len(clip.radii):
-                tracks.append(_track(clip, index, times, share))
-            else:
-                tracks.append((times * 0 + 0.5, times * 0 + 0.5, times * 0))
-    x, y, radius = (
-        torch.stack(each).unflatten(0, (-1, _MOST_OBJECTS)) for each in zip(*tracks, strict=True)
+    """The tracks at `times_s`, (B, T) seconds from the first frame, on its device.
+
+    All motions are computed for all clips and one is picked: a few large operations instead of
+    many small ones, which is what a GPU wants.
+    """
+    known = torch.tensor([_numbers(clip) for clip in clips]).to(times_s.device)  # (B, 9)
+    middle_x, middle_y, extent, phase, motion = (known[:, at, None, None] for at in range(5))
+    lane, size = known[:, 5:7, None], known[:, 7:9, None]  # (B, 2, 1)
+    times = times_s[:, None]  # (B, 1, T)
+    share = (times / ((FRAMES - 1) / FPS)).clamp(0.0, 1.0)
+    way = extent * (2 * share - 1)
+    half_turns = torch.arange(_MOST_OBJECTS, device=times.device)[:, None] / 2
+    angle = 2 * math.pi * (share + phase + half_turns)
+    height = torch.sin(math.pi * (times / BOUNCE_S + phase)).abs()
+    grown = GROW[0] + (GROW[1] - GROW[0]) * share
+    shrunk = GROW[1] - (GROW[1] - GROW[0]) * share
+
+    def pick(other: Tensor, **moved: Tensor) -> Tensor:
+        value = other
+        for name, choice in moved.items():
+            value = torch.where(motion == MOTIONS.index(name), choice, value)
+        return value.expand(len(clips), _MOST_OBJECTS, times.shape[-1])
+
+    return Paths(
+        x=pick(
+            lane,
+            right=middle_x + way,
+            left=middle_x - way,
+            orbit=middle_x + extent * torch.cos(angle),
+        ),
+        y=pick(
+            middle_y,
+            right=lane,
+            left=lane,
+            down=middle_y + way,
+            up=middle_y - way,
+            bounce=middle_y + 0.25 - 0.45 * height,
+            orbit=middle_y + extent * torch.sin(angle),
+        ),
+        radius=pick(size, grow=size * grown, shrink=size * shrunk),
     )
-    return Paths(x, y, radius)
 
 
-def _track(clip: Clip, index: int, times: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    lane, radius = clip.lanes[index], clip.radii[index] + times * 0
-    middle_x, middle_y = clip.middle
-    fixed = times * 0
-    way = clip.extent * (2 * share - 1)
-    match clip.scene.motion:
-        case "right":
-            return middle_x + way, lane + fixed, radius
-        case "left":
-            return middle_x - way, lane + fixed, radius
-        case "down":
-            return lane + fixed, middle_y + way, radius
-        case "up":
-            return lane + fixed, middle_y - way, radius
-        case "bounce":
-            height = torch.sin(math.pi * (times / BOUNCE_S + clip.phase)).abs()
-            return lane + fixed, middle_y + 0.25 - 0.45 * height, radius
-        case "orbit":
-            angle = 2 * math.pi * (share + clip.phase + index / 2)
-            return (
-                middle_x + clip.extent * torch.cos(angle),
-                middle_y + clip.extent * torch.sin(angle),
-                radius,
-            )
-        case "grow":
-            return lane + fixed, middle_y + fixed, radius * (GROW[0] + (GROW[1] - GROW[0]) * share)
-        case "shrink":
-            return lane + fixed, middle_y + fixed, radius * (GROW[1] - (GROW[1] - GROW[0]) * share)
-        case _:
-            return lane + fixed, middle_y + fixed, radius
+def _numbers(clip: Clip) -> tuple[float, ...]:
+    empty = _MOST_OBJECTS - len(clip.radii)
+    return (
+        *clip.middle,
+        clip.extent,
+        clip.phase,
+        float(MOTIONS.index(clip.scene.motion)),
+        *(*clip.lanes, *[0.5] * empty),
+        *(*clip.radii, *[0.0] * empty),
+    )

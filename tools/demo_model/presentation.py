@@ -10,6 +10,7 @@ from tools.demo_model.models import PICTURE_TOKENS, TRAINED_TEXT_LAYERS
 from tools.tiny_models import untyped
 
 REFERENCE_FRAMES = 39  # of a reference video in training: 12 latents
+_TEXT_TAG = 1
 _PRESENTED: dict[str, tuple[str, ...]] = {
     "t2va": (),
     "first": ("image",),
@@ -50,6 +51,15 @@ def present(tokenizer: Any, prompt: str, mode: str) -> tuple[list[int], list[int
         [blocks] * videos,
     )
     return ids, tags
+
+
+def present_all(
+    tokenizer: Any, prompts: Sequence[str], mode: str
+) -> tuple[list[list[int]], list[list[int]]]:
+    """`present` for many prompts at once: what stands before a prompt is the same for all."""
+    before, tags = present(tokenizer, "", mode)
+    said = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    return [before + ids for ids in said], [tags + [_TEXT_TAG] * len(ids) for ids in said]
 
 
 def _video_blocks() -> list[float]:

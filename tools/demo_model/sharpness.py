@@ -29,7 +29,7 @@ def slope_loss(made: Tensor, wanted: Tensor) -> Tensor:
 
 
 def border_ratio(video: Tensor) -> float:
-    """Mean slope across the 16-pixel borders over that elsewhere, of (..., H, W): 1 without grid."""
+    """Mean slope across 16-pixel borders over that elsewhere, of (..., H, W): 1 without a grid."""
     borders, others = [], []
     for axis in (-2, -1):
         slope = video.diff(dim=axis).abs().movedim(axis, 0).flatten(1).mean(dim=1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tools.demo_model.drawing import Clip
-from tools.demo_model.presentation import embed, present
+from tools.demo_model.presentation import embed, present_all
 from tools.demo_model.prompts import say, say_with_reference
 
 LAYER = 50
@@ -37,13 +37,15 @@ def build(encoder: Any, tokenizer: Any, clips: Sequence[Clip]) -> dict[str, list
     source = random.Random(5)
     groups: dict[str, list[Group]] = {}
     for mode, count in _PER_CLIP.items():
+        numbers = [
+            number
+            for number, clip in enumerate(clips)
+            if mode not in _REFERRING or len(clip.scene.objects) == 1
+        ] * count
+        said = [_prompt(clips[number], mode, source) for number in numbers]
         rows: dict[tuple[int, ...], list[tuple[int, list[int]]]] = defaultdict(list)
-        for number, clip in enumerate(clips):
-            if mode in _REFERRING and len(clip.scene.objects) > 1:
-                continue
-            for _ in range(count):
-                ids, tags = present(tokenizer, _prompt(clip, mode, source), mode)
-                rows[tuple(tags)].append((number, ids))
+        for number, ids, tags in zip(numbers, *present_all(tokenizer, said, mode), strict=True):
+            rows[tuple(tags)].append((number, ids))
         least = min(_LEAST, max(len(each) for each in rows.values()))
         groups[mode] = [
             _group(encoder, mode, tags, each) for tags, each in rows.items() if len(each) >= least

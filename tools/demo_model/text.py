@@ -20,7 +20,7 @@ from tools.demo_model.attributes import (
 from tools.demo_model.drawing import draw_scene, draw_training_scene
 from tools.demo_model.loop import Pace, Recipe, Training
 from tools.demo_model.models import TEXT_WIDTH, TRAINED_TEXT_LAYERS, text_encoder
-from tools.demo_model.presentation import MODES, blind, complete, present
+from tools.demo_model.presentation import MODES, blind, complete, present_all
 from tools.demo_model.prompts import say, say_with_reference
 
 RECIPE = Recipe(learning_rate=2e-3, half=False)
@@ -101,7 +101,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
         source = random.Random(step + 1_000_000)
         mode = MODES[step % len(MODES)]
         drawn = [draw_prompt(source, mode, training=training_scenes) for _ in range(_BATCH)]
-        rows = [present(tokenizer, prompt, mode)[0] for prompt, _ in drawn]
+        rows, _ = present_all(tokenizer, [prompt for prompt, _ in drawn], mode)
         right = torch.tensor([answers(scene, mode, prompt) for prompt, scene in drawn])
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
