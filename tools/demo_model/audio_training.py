@@ -73,14 +73,14 @@ def spectral_loss(made: Tensor, wanted: Tensor) -> Tensor:
     total = torch.zeros((), device=made.device)
     for size in _WINDOWS:
         window = torch.hann_window(size, device=made.device)
-        both = [
+        ours, theirs = (
             torch.stft(
                 each, size, size // 4, window=window, return_complex=True, normalized=True
             ).abs()
             for each in (made, wanted)
-        ]
-        logs = [torch.log(each + 1e-3) for each in both]
-        total = total + l1_loss(*both) + 0.3 * l1_loss(*logs)
+        )
+        logs = l1_loss(torch.log(ours + 1e-3), torch.log(theirs + 1e-3))
+        total = total + l1_loss(ours, theirs) + 0.3 * logs
     return total / len(_WINDOWS)
 
 

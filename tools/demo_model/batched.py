@@ -61,7 +61,8 @@ def apply_block(
     modulation = of_row.to(table.dtype) @ table
     shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = modulation.chunk(6, dim=-1)
     rows = rows + gate_a * _attend(block.attn, block.norm1(rows) * (1 + scale_a) + shift_a, rotary)
-    return rows + gate_f * block.ff(block.norm2(rows) * (1 + scale_f) + shift_f)
+    fed: Tensor = gate_f * block.ff(block.norm2(rows) * (1 + scale_f) + shift_f)
+    return rows + fed
 
 
 def _attend(attention: Any, rows: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,6 +1,5 @@
 """Makes one training batch of the denoiser: clean latents, conditions, noise and times."""
 
-import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -118,7 +117,7 @@ def patchify(latents: Tensor) -> Tensor:
     """(B, 24, T, H, W) as rows (B, T H W / 4, 96), in the library's order."""
     steps = untyped("diffusers.modular_pipelines.minimax_h3.before_denoise")
     rows: Tensor = steps.patchify_video_latents(latents, _PATCH)
-    return rows.unflatten(0, (len(latents), -1))
+    return rows.reshape(len(latents), -1, rows.shape[-1])
 
 
 def noise_condition(rows: Tensor) -> Tensor:

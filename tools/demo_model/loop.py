@@ -46,7 +46,7 @@ class Training:
 
     def __init__(self, name: str, model: nn.Module, recipe: Recipe, folder: Path) -> None:
         self.name, self.model, self.recipe, self.folder = name, model, recipe, folder
-        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.weights: list[Tensor] = [each for each in model.parameters() if each.requires_grad]
         self.average = [weight.detach().clone() for weight in self.weights]
         self.device = self.weights[0].device
         self.optimizer = torch.optim.AdamW(
