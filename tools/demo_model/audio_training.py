@@ -13,6 +13,7 @@ from tools.demo_model.attributes import SAMPLE_RATE, SOUNDS
 from tools.demo_model.hearing import read_sound
 from tools.demo_model.loop import Pace, Recipe, Training
 from tools.demo_model.models import audio_vae
+from tools.demo_model.shipping import ship
 from tools.demo_model.world import render_audio
 
 RECIPE = Recipe(learning_rate=1e-3, betas=(0.8, 0.99), ema=0.998, half=False)
@@ -44,7 +45,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
 
     training.run(loss_of, pace)
     training.use_average()
-    vae.save_pretrained(folder / "audio_vae")
+    ship(vae, folder / "audio_vae")
     training.log(**measure(vae, device))
 
 

@@ -41,7 +41,7 @@ def forward(
         rows = rows.index_copy(1, where.video, model.proj_in(video))
         rows = rows.index_copy(1, where.audio, model.audio_proj_in(audio))
         embedded = model.time_embedder(model.time_proj(times.flatten()))
-    active = silu(embedded).unflatten(0, times.shape)  # (B, 4, E)
+    active = silu(embedded).reshape(*times.shape, -1)  # (B, 4, E)
     of_row = one_hot(where.times * _TAGS + where.tags, _TIMES * _TAGS).to(rows.dtype)  # (S, 12)
     for each in model.transformer_blocks:
         rows = run(each, rows, active, of_row, rotary)
@@ -80,6 +80,6 @@ def _attend(attention: Any, rows: Tensor, rotary: tuple[Tensor, Tensor]) -> Tens
 def _turn(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate the leading channels of (B, S, heads, channels) by angles (S, rotated)."""
     cos, sin = (each[:, None] for each in rotary)
-    turned, kept = heads.split((cos.shape[-1], heads.shape[-1] - cos.shape[-1]), dim=-1)
+    turned, kept = heads[..., : cos.shape[-1]], heads[..., cos.shape[-1] :]
     first, second = turned.chunk(2, dim=-1)
     return torch.cat((turned * cos + torch.cat((-second, first), dim=-1) * sin, kept), dim=-1)

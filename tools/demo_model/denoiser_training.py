@@ -15,6 +15,7 @@ from tools.demo_model.batches import Source
 from tools.demo_model.loop import Pace, Recipe, Training
 from tools.demo_model.models import transformer
 from tools.demo_model.sheets import write_sheet
+from tools.demo_model.shipping import ship
 from tools.tiny_models import untyped
 
 RECIPE = Recipe(learning_rate=1.2e-3, betas=(0.9, 0.99), ema=0.999)
@@ -32,7 +33,9 @@ def load_parts(folder: Path, device: torch.device) -> sampling.Models:
     transformers, diffusers = untyped("transformers"), untyped("diffusers")
     torch.manual_seed(4)
     return sampling.Models(
-        encoder=transformers.Qwen3VLForConditionalGeneration.from_pretrained(folder / "text")
+        encoder=transformers.Qwen3VLForConditionalGeneration.from_pretrained(
+            folder / "text", dtype=torch.float32
+        )
         .to(device)
         .eval(),
         tokenizer=transformers.Qwen2Tokenizer.from_pretrained(folder / "tokenizer"),
@@ -91,7 +94,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
 
     training.run(loss_of, pace)
     training.use_average()
-    models.transformer.save_pretrained(folder / "transformer")
+    ship(models.transformer, folder / "transformer")
     training.log(**measure(models, source, folder))
 
 

@@ -1,5 +1,6 @@
 """The latents of many rendered clips, made once: what the denoiser is trained on."""
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,7 @@ def make(folder: Path, minutes: float, most: int, device: torch.device) -> Laten
         done += 1
     whole = Latents(*(torch.cat([getattr(p, name) for p in parts]) for name in _NAMES))
     torch.save({name: getattr(whole, name) for name in _NAMES}, path)
+    (folder / "statistics.json").write_text(json.dumps(whole.statistics(), indent=2) + "\n")
     print(f"latents: {len(whole.video)} clips in {time.monotonic() - began:.0f} s", flush=True)
     return whole
 

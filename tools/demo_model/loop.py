@@ -67,12 +67,22 @@ class Training:
     def resume(self) -> None:
         """Continue from the saved state, if there is one."""
         if not self.state.exists():
+            self._start_from_shipped()
             return
         saved: dict[str, Any] = torch.load(self.state, map_location=self.device)
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.average = saved["average"]
         self.step, self.spent_s = saved["step"], saved["spent_s"]
+
+    def _start_from_shipped(self) -> None:
+        """Without a state, weights that an earlier run left are a better start than none."""
+        shipped = self.folder / self.name / "diffusion_pytorch_model.safetensors"
+        if shipped.exists():
+            from safetensors.torch import load_file
+
+            self.model.load_state_dict(load_file(shipped))
+            self.average = [weight.detach().clone() for weight in self.weights]
 
     def save(self) -> None:
         """Write the whole state beside the old one and put it in its place."""

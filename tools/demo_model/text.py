@@ -22,6 +22,7 @@ from tools.demo_model.loop import Pace, Recipe, Training
 from tools.demo_model.models import TEXT_WIDTH, TRAINED_TEXT_LAYERS, text_encoder
 from tools.demo_model.presentation import MODES, blind, complete, present_all
 from tools.demo_model.prompts import say, say_with_reference
+from tools.demo_model.shipping import ship
 
 RECIPE = Recipe(learning_rate=2e-3, half=False)
 _BATCH = 256
@@ -123,7 +124,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
     training.log(all_right_of_any=[round(each, 4) for each in right])
     full = text_encoder(tokenizer).to(device)
     complete(model.trunk, full)
-    full.save_pretrained(folder / "text")
+    ship(full, folder / "text")
     tokenizer.save_pretrained(folder / "tokenizer")
 
 

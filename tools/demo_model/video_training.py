@@ -15,6 +15,7 @@ from tools.demo_model.loop import Pace, Recipe, Training
 from tools.demo_model.models import video_vae
 from tools.demo_model.sharpness import border_ratio, slope_loss
 from tools.demo_model.sheets import write_sheet
+from tools.demo_model.shipping import ship
 from tools.demo_model.world import render_audio, render_video
 
 RECIPE = Recipe(learning_rate=1.2e-3, ema=0.998)
@@ -56,7 +57,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
 
     training.run(loss_of, pace)
     training.use_average()
-    vae.save_pretrained(folder / "video_vae")
+    ship(vae, folder / "video_vae")
     training.log(**measure(vae, folder, device))
 
 
