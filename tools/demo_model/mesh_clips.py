@@ -28,13 +28,14 @@ async def publish(
                 job = await client.create_job(
                     jobs_pb2.JobSpec(prompt=case.prompt, seed=case.seed, evaluations=evaluations)
                 )
-                async for job in client.watch_job(job.job_id):
-                    pass
+                async for seen in client.watch_job(job.job_id):
+                    job = seen
                 if job.state != jobs_pb2.JOB_STATE_SUCCEEDED:
                     raise SystemExit(f"{case.prompt!r} failed: {job.failure.message}")
                 path = folder / f"{evaluations}-{number}.mp4"
                 await client.download(job.artifact_id, path)
-            done(case, path)
+            # Reading takes as long as a stage's work: the watches of the other jobs go on.
+            await asyncio.to_thread(done, case, path)
 
         async with asyncio.TaskGroup() as tasks:
             for number, case in enumerate(cases):

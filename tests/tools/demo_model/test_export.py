@@ -9,6 +9,7 @@ from PIL import Image
 
 from services.common.checkpoint.components import ModelSettings, load
 from tools.demo_model import card, export, shipping
+from tools.demo_model.presentation import REFERENCE_FRAMES, present
 from tools.tiny_models import untyped
 
 
@@ -46,20 +47,14 @@ def test_card_names_the_bytes(checkpoint: Path) -> None:
 
 def test_references_are_read_as_in_training(checkpoint: Path) -> None:
     """A picture and a video of 39 frames take the text and latent rows that training gave them."""
-    pytest.importorskip("torchvision")
     classes = untyped("diffusers.modular_pipelines.minimax_h3.references")
-    pipeline = untyped("diffusers").ModularPipeline.from_pretrained(str(checkpoint))
-    from tools.demo_model.presentation import REFERENCE_FRAMES, present
-
     picture = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
     video = np.repeat(picture[None], REFERENCE_FRAMES, axis=0)
-    blocks = untyped("diffusers").MiniMaxH3Blocks()
     parts = load(
         ModelSettings(str(checkpoint), device="cpu"), ("text_encoder", "tokenizer", "processor")
     )
     encoders = untyped("diffusers.modular_pipelines.minimax_h3.encoders")
     step = encoders.MiniMaxH3Ref2VATextEncoderStep()
-    assert blocks and pipeline
     for mode, given in (
         ("image", [classes.MiniMaxH3ImageReference(Image.fromarray(picture))]),
         ("video", [classes.MiniMaxH3VideoReference(video, 24.0)]),

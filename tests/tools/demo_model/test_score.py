@@ -1,5 +1,7 @@
 """The score counts what it should, on cases that are the same every time."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -25,11 +27,9 @@ def test_cases_are_held_out_and_repeatable(group: str) -> None:
         assert (shown.colour, shown.shape) == (wanted.colour, wanted.shape)
 
 
-def test_a_true_clip_scores_after_mp4(tmp_path: object) -> None:
+def test_a_true_clip_scores_after_mp4(tmp_path: Path) -> None:
     """Rendered clips keep colour, shape, motion, sound and pan through H.264 and AAC."""
-    from pathlib import Path
-
-    path = Path(str(tmp_path)) / "clip.mp4"
+    path = tmp_path / "clip.mp4"
     found = []
     for case in list(cases("t2va, one object, English", 12)):
         frames = pictures(case.clip, list(range(FRAMES)))
