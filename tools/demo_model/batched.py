@@ -31,7 +31,7 @@ def forward(
     `video` and `audio` are the rows in their layout's order, `text` (B, L, width), `times` (B, 4)
     by kind of `layouts`; `block` may be a compiled `apply_block`.
     """
-    run = block or apply_block
+    run = apply_block if block is None else block
     rotary = model.rope(where.positions)
     told = model.token_refiner(model.context_embedder(text))
     rows = told.new_zeros((len(text), len(where.tags), told.shape[-1]), dtype=torch.float32)

@@ -70,7 +70,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
     training = Training("transformer", models.transformer, RECIPE, folder)
     training.resume()
     block = batched.apply_block
-    if device.type == "cuda":
+    if pace.compiles(device):
         # Lengths of text differ from batch to batch: one graph must serve them all.
         block = torch.compile(batched.apply_block, dynamic=True)
     names, weights = list(_MODES), list(_MODES.values())

@@ -46,7 +46,8 @@ def generate(
 
 def picture(clip: Clip, frame: int) -> NDArray[np.uint8]:
     """A frame of a rendered clip, (128, 128, 3)."""
-    return pictures(clip, [frame])[0]
+    pixels: NDArray[np.uint8] = pictures(clip, [frame])[0]
+    return pixels
 
 
 def pictures(clip: Clip, frames: list[int]) -> NDArray[np.uint8]:

@@ -27,6 +27,12 @@ class Pace:
     """Of the stage, which the learning rate follows to its end."""
     steps: int | None = None
     """Instead of minutes: so many steps, for tests and for repeatable runs."""
+    eager: bool = False
+    """Without torch.compile, whose first step takes a minute or two."""
+
+    def compiles(self, device: torch.device) -> bool:
+        """Whether models are compiled on a device."""
+        return device.type == "cuda" and not self.eager
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from tools.demo_model.batches import (
     shifted,
 )
 from tools.demo_model.layouts import AUDIO_LATENTS, LATENT_FRAMES, LATENT_SIDE, layout
+from tools.demo_model.models import TEXT_LAYERS
 from tools.demo_model.presentation import embed_one, present
-from tools.demo_model.table import LAYER
 
 _GRID = LATENT_SIDE // 2
 
@@ -50,7 +50,7 @@ def generate(
     """
     device = source.video_mean.device
     ids, tags = present(models.tokenizer, prompt, mode)
-    text = embed_one(models.encoder, torch.tensor([ids], device=device), LAYER).float()
+    text = embed_one(models.encoder, torch.tensor([ids], device=device), TEXT_LAYERS - 1).float()
     where = layout(mode, tuple(tags), device)
     kept = [noise_condition(each) for each in conditions[0]]
     heard = list(conditions[1])

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tools.demo_model.drawing import Clip
+from tools.demo_model.models import TRAINED_TEXT_LAYERS, text_encoder
 from tools.demo_model.presentation import embed, present_all
 from tools.demo_model.prompts import say, say_with_reference
 
-LAYER = 50
 _CHUNK = 512
 _PER_CLIP = {"t2va": 3, "first": 1, "last": 1, "both": 1, "image": 1, "video": 1, "sound": 1}
 _REFERRING = ("image", "video", "sound")
@@ -34,6 +34,9 @@ class Group:
 
 def build(encoder: Any, tokenizer: Any, clips: Sequence[Clip]) -> dict[str, list[Group]]:
     """All groups by mode, on the encoder's device, bf16 on a GPU."""
+    # The layers after the trained ones change nothing and would take most of the time.
+    trunk = text_encoder(tokenizer, layers=TRAINED_TEXT_LAYERS + 1).to(encoder.device).eval()
+    trunk.load_state_dict(encoder.state_dict(), strict=False)
     source = random.Random(5)
     groups: dict[str, list[Group]] = {}
     for mode, count in _PER_CLIP.items():
@@ -48,7 +51,7 @@ def build(encoder: Any, tokenizer: Any, clips: Sequence[Clip]) -> dict[str, list
             rows[tuple(tags)].append((number, ids))
         least = min(_LEAST, max(len(each) for each in rows.values()))
         groups[mode] = [
-            _group(encoder, mode, tags, each) for tags, each in rows.items() if len(each) >= least
+            _group(trunk, mode, tags, each) for tags, each in rows.items() if len(each) >= least
         ]
     return groups
 
@@ -72,7 +75,9 @@ def _group(
 ) -> Group:
     half = torch.bfloat16 if encoder.device.type == "cuda" else torch.float32
     text = [
-        embed(encoder, [ids for _, ids in rows[start : start + _CHUNK]], LAYER).to(half)
+        embed(encoder, [ids for _, ids in rows[start : start + _CHUNK]], TRAINED_TEXT_LAYERS).to(
+            half
+        )
         for start in range(0, len(rows), _CHUNK)
     ]
     numbers = torch.tensor([number for number, _ in rows], device=encoder.device)

@@ -14,7 +14,7 @@ import torch
 from tools.demo_model.loop import Pace
 
 # Planned minutes on one large GPU, which `all` spends.
-PLAN = {"text": 1.0, "video_vae": 9.0, "audio_vae": 2.5, "latents": 1.5, "transformer": 9.0}
+PLAN = {"text": 1.0, "video_vae": 9.0, "audio_vae": 2.5, "latents": 2.0, "transformer": 9.0}
 _MOST_CLIPS = 12_288
 
 
@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="of this command; the whole plan if missing")
     parser.add_argument("--plan", type=float, help="minutes of the stage in all of its commands")
     parser.add_argument("--steps", type=int, help="instead of minutes")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--clips", type=int, default=_MOST_CLIPS, help="at most, of the latents")
     parser.add_argument("--out", type=Path, required=True, help="folder of states and weights")
     options = parser.parse_args()
@@ -38,9 +39,9 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
     for stage in PLAN if options.stage == "all" else [options.stage]:
         plan = options.plan or options.minutes or PLAN[stage]
-        pace = Pace(options.minutes or plan, plan, options.steps)
+        pace = Pace(options.minutes or plan, plan, options.steps, options.eager)
         if options.stage == "all":
-            pace = Pace(PLAN[stage], PLAN[stage], options.steps)
+            pace = Pace(PLAN[stage], PLAN[stage], options.steps, options.eager)
         run(stage, options.out, pace, device, options.clips)
 
 

@@ -40,7 +40,7 @@ def encode(vae: Any, video: Tensor, encoder: Network | None = None) -> Tensor:
 
     Equal to the class's for 17 n + 5 frames; `encoder` may be a compiled `vae.encoder`.
     """
-    network = encoder or vae.encoder
+    network = vae.encoder if encoder is None else encoder
     parts = [
         vae.quant_conv(network(video[:, :, start : start + _CHUNK]))
         for start in range(0, video.shape[2], _CHUNK)
@@ -50,6 +50,7 @@ def encode(vae: Any, video: Tensor, encoder: Network | None = None) -> Tensor:
 
 def decode(vae: Any, latents: Tensor, decoder: Network | None = None) -> Tensor:
     """22 frames (B, 3, 22, H, W) of one window of 7 latents, before any cross-fade."""
-    window = (decoder or vae.decoder)(vae.post_quant_conv(latents))
+    network = vae.decoder if decoder is None else decoder
+    window = network(vae.post_quant_conv(latents))
     # Every chunk's first latent stands for one frame, which is the last of the four painted.
     return torch.cat((window[:, :, 3:20], window[:, :, 23:28]), dim=2)

@@ -37,7 +37,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
         vae.decoder.register_tokens.normal_(std=0.1)
     training = Training("video_vae", vae, RECIPE, folder)
     training.resume()
-    compiled = device.type == "cuda"
+    compiled = pace.compiles(device)
     encoder = torch.compile(vae.encoder, dynamic=False) if compiled else vae.encoder
     decoder = torch.compile(vae.decoder, dynamic=False) if compiled else vae.decoder
 
