@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import l1_loss, mse_loss
 
-from tools.demo_model import drawing, readers, units
+from tools.demo_model import drawing, painting, readers, units
 from tools.demo_model.attributes import FRAMES, SAMPLE_RATE
 from tools.demo_model.loop import Pace, Recipe, Training
 from tools.demo_model.models import video_vae
@@ -23,6 +23,7 @@ BATCH = 16
 _CHUNKS = 7  # stretches of 22 frames that start one of a clip's chunks
 _KL = 1e-4
 _START_SCALE = 0.3  # of the decoder's layers, whose zeros of a fresh model learn slowly
+_PAINTED = 24  # batches of 32 clips that the decoder's last layer is started from
 _MEASURED = 24
 
 
@@ -35,6 +36,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
             block.scale1.fill_(_START_SCALE)
             block.scale2.fill_(_START_SCALE)
         vae.decoder.register_tokens.normal_(std=0.1)
+    painting.start(vae, _PAINTED if device.type == "cuda" else 1, device)
     training = Training("video_vae", vae, RECIPE, folder)
     training.resume()
     compiled = pace.compiles(device)

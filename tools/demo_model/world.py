@@ -11,7 +11,7 @@ from tools.demo_model.drawing import Clip
 from tools.demo_model.paths import trace
 from tools.demo_model.sounds import mono
 
-_EDGE = 1.2  # pixels on either side of an outline over which it fades: sharp, without steps
+_EDGE = 1.4  # pixels on either side of an outline over which it fades: sharp, without steps
 # Circumradius over circle radius, so that all shapes of one size look equally large.
 _POINTED = 1.38
 _SQUARE = 0.886

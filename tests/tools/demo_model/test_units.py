@@ -2,7 +2,7 @@
 
 import torch
 
-from tools.demo_model import models, units
+from tools.demo_model import models, painting, units
 from tools.demo_model.sharpness import border_ratio, slope_loss
 
 
@@ -32,3 +32,16 @@ def test_border_ratio_sees_a_grid() -> None:
     steps = (torch.arange(128) // 16 % 2 * 0.1).expand(1, 128, 128)
     assert border_ratio(ramp + ramp.mT + steps + steps.mT) > 2
     assert slope_loss(torch.zeros(1, 3, 1, 128, 128), (steps + steps.mT)[None, None] * 1.0) > 0
+
+
+def test_the_brush_paints_patches() -> None:
+    """Started from clips, the decoder's last layer alone can paint unseen ones well."""
+    cpu = torch.device("cpu")
+    vae = models.video_vae()
+    painting.start(vae, 3, cpu)
+    layer = vae.decoder.proj_out
+    patches = painting._patches(99, cpu)
+    apart = patches - layer.bias
+    found = torch.linalg.lstsq(layer.weight, apart.T).solution
+    wrong = (layer.weight @ found - apart.T).pow(2).mean() * 0.226**2
+    assert -10 * torch.log10(wrong) > 34
