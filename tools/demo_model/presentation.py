@@ -121,7 +121,7 @@ def _positions(encoder: Any, ids: Tensor) -> Tensor:
     caught: list[Tensor] = []
 
     def catch(_: Any, __: Any, named: dict[str, Any]) -> None:
-        if named["position_ids"] is not None:
+        if named.get("position_ids") is not None:
             caught.append(named["position_ids"])
 
     hook = encoder.model.language_model.register_forward_pre_hook(catch, with_kwargs=True)

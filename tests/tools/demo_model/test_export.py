@@ -3,55 +3,42 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
 from services.common.checkpoint.components import ModelSettings, load
-from tools.demo_model import card, export, shipping
+from tools.demo_model import card, export
 from tools.demo_model.presentation import REFERENCE_FRAMES, present
 from tools.tiny_models import untyped
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of random weights of the right shapes."""
-    folder = tmp_path_factory.mktemp("demo")
-    run = folder / "run"
-    run.mkdir()
-    export.random_run(run)
-    export.export(run, folder / "out")
-    for path in shipping.pack(run, folder / "packed"):
-        assert path.stat().st_size < 16 * 2**20
-    return folder / "out"
-
-
-def test_stages_load_it(checkpoint: Path) -> None:
+def test_stages_load_it(random_checkpoint: Path) -> None:
     """Every component of the real layout loads, in fp32 on a CPU, at most 48 MB together."""
     names = ("text_encoder", "tokenizer", "processor", "transformer", "transformer_ref")
-    parts = load(ModelSettings(str(checkpoint), device="cpu"), (*names, "vae", "audio_vae"))
+    parts = load(ModelSettings(str(random_checkpoint), device="cpu"), (*names, "vae", "audio_vae"))
     assert parts["vae"].dtype == parts["transformer"].dtype == torch.float32
-    size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in random_checkpoint.rglob("*") if path.is_file())
     assert size <= export.MOST_BYTES
 
 
-def test_card_names_the_bytes(checkpoint: Path) -> None:
+def test_card_names_the_bytes(random_checkpoint: Path) -> None:
     """The card's digests are the files'; one changed byte is found."""
-    assert card.differing(checkpoint) == []
-    weights = checkpoint / "vae" / "diffusion_pytorch_model.safetensors"
+    assert card.differing(random_checkpoint) == []
+    weights = random_checkpoint / "vae" / "diffusion_pytorch_model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert card.differing(checkpoint) == ["vae/diffusion_pytorch_model.safetensors"]
+    assert card.differing(random_checkpoint) == ["vae/diffusion_pytorch_model.safetensors"]
     weights.write_bytes(content)
 
 
-def test_references_are_read_as_in_training(checkpoint: Path) -> None:
+def test_references_are_read_as_in_training(random_checkpoint: Path) -> None:
     """A picture and a video of 39 frames take the text and latent rows that training gave them."""
     classes = untyped("diffusers.modular_pipelines.minimax_h3.references")
     picture = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
     video = np.repeat(picture[None], REFERENCE_FRAMES, axis=0)
     parts = load(
-        ModelSettings(str(checkpoint), device="cpu"), ("text_encoder", "tokenizer", "processor")
+        ModelSettings(str(random_checkpoint), device="cpu"),
+        ("text_encoder", "tokenizer", "processor"),
     )
     encoders = untyped("diffusers.modular_pipelines.minimax_h3.encoders")
     step = encoders.MiniMaxH3Ref2VATextEncoderStep()
