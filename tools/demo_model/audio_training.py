@@ -11,8 +11,9 @@ from torch.nn.functional import l1_loss, mse_loss
 from tools.demo_model import drawing
 from tools.demo_model.attributes import SAMPLE_RATE, SOUNDS
 from tools.demo_model.hearing import read_sound
-from tools.demo_model.loop import Pace, Recipe, Training
+from tools.demo_model.loop import Training
 from tools.demo_model.models import audio_vae
+from tools.demo_model.pace import Pace, Recipe
 from tools.demo_model.shipping import ship
 from tools.demo_model.world import render_audio
 

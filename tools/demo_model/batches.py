@@ -1,7 +1,6 @@
 """Makes one training batch of the denoiser: clean latents, conditions, noise and times."""
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,7 @@ from tools.demo_model import table
 from tools.demo_model.drawing import Clip
 from tools.demo_model.latents import Latents
 from tools.demo_model.layouts import REFERENCE_LATENTS, REFERENCE_SOUND, Layout, layout
+from tools.demo_model.partners import look, partners
 from tools.tiny_models import untyped
 
 VIDEO_SHIFT, AUDIO_SHIFT = 12.0, 3.0
@@ -49,8 +49,8 @@ class Source:
             )
         )
         self.spread = torch.exp(self.latents.first.float() / 2).mean((0, 2, 3))  # (24,)
-        self.alike = _partners(clips, _look, device)
-        self.sounding = _partners(clips, lambda clip: clip.scene.sound, device)
+        self.alike = partners(clips, look, device)
+        self.sounding = partners(clips, lambda clip: clip.scene.sound, device)
 
     def batch(self, group: table.Group, chosen: Tensor) -> Batch:
         """A batch of the presentations `chosen` from a group, at times drawn afresh."""
@@ -140,33 +140,3 @@ def draw_sigmas(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def shifted(u: Tensor, shift: Tensor) -> Tensor:
     """The scheduler's sigma at a place u of its grid."""
     return shift * u / (1 + (shift - 1) * u)
-
-
-def _look(clip: Clip) -> Hashable:
-    if len(clip.scene.objects) > 1:
-        return None
-    return clip.scene.objects[0].colour, clip.scene.objects[0].shape
-
-
-def _partners(
-    clips: Sequence[Clip], kind: Callable[[Clip], Hashable], device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """Draws, for numbers of clips, numbers of random clips of the same kind."""
-    members: dict[Hashable, list[int]] = defaultdict(list)
-    for number, clip in enumerate(clips):
-        members[kind(clip)].append(number)
-    order: list[int] = []
-    starts: dict[Hashable, int] = {}
-    for name, numbers in members.items():
-        starts[name] = len(order)
-        order += numbers
-    kinds = [kind(clip) for clip in clips]
-    start = torch.tensor([starts[name] for name in kinds], device=device)
-    size = torch.tensor([len(members[name]) for name in kinds], device=device)
-    listed = torch.tensor(order, device=device)
-
-    def pick(numbers: Tensor) -> Tensor:
-        share = torch.rand(len(numbers), device=device) * size[numbers]
-        return listed[start[numbers] + share.long().minimum(size[numbers] - 1)]
-
-    return pick

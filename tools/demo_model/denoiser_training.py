@@ -12,8 +12,9 @@ from torch.nn.functional import mse_loss
 from tools.demo_model import batched, drawing, latents, prompts, readers, sampling, table
 from tools.demo_model.attributes import FRAMES, SAMPLE_RATE
 from tools.demo_model.batches import Source
-from tools.demo_model.loop import Pace, Recipe, Training
+from tools.demo_model.loop import Training
 from tools.demo_model.models import transformer
+from tools.demo_model.pace import Pace, Recipe
 from tools.demo_model.sheets import write_sheet
 from tools.demo_model.shipping import ship
 from tools.tiny_models import untyped

@@ -1,50 +1,19 @@
 """One loop for every training: paced by the clock, resumable, with an average of the weights."""
 
 import json
-import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_WARM_UP_STEPS = 200
+from tools.demo_model.pace import Pace, Recipe, rate
+
 _LOG_EVERY = 50
 _CLIP_NORM = 1.0
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long a stage trains: now, and in all of its commands together."""
-
-    minutes: float
-    """Of this command."""
-    plan_minutes: float
-    """Of the stage, which the learning rate follows to its end."""
-    steps: int | None = None
-    """Instead of minutes: so many steps, for tests and for repeatable runs."""
-    eager: bool = False
-    """Without torch.compile, whose first step takes a minute or two."""
-
-    def compiles(self, device: torch.device) -> bool:
-        """Whether models are compiled on a device."""
-        return device.type == "cuda" and not self.eager
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What differs between the trainings of the stages."""
-
-    learning_rate: float
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
-    ema: float = 0.998
-    half: bool = True
-    """bf16 autocast on a GPU."""
 
 
 class Training:
@@ -129,7 +98,7 @@ class Training:
                 break
             share = done / pace.steps if pace.steps else self.spent_s / (pace.plan_minutes * 60)
             for group in self.optimizer.param_groups:
-                group["lr"] = self.recipe.learning_rate * _pace(share, self.step)
+                group["lr"] = self.recipe.learning_rate * rate(share, self.step)
             context = torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
             with context:
                 losses = loss_of(self.step)
@@ -152,9 +121,3 @@ class Training:
         decay = min(self.recipe.ema, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
             torch._foreach_lerp_(self.average, self.weights, 1 - decay)
-
-
-def _pace(share: float, step: int) -> float:
-    """Warm-up by steps, then a half cosine by the share of the planned time."""
-    warm = min(1.0, (step + 1) / _WARM_UP_STEPS)
-    return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))

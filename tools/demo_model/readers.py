@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.demo_model.attributes import BEEPS_PER_S, BOUNCE_S, FPS, Scene
+from tools.demo_model.heaps import Floats
 from tools.demo_model.hearing import BLOCK_S, read_beats, read_pan, read_sound
-from tools.demo_model.seeing import Floats, Seen, read_objects
+from tools.demo_model.seeing import Seen, read_objects
 
 _STILL = 8.0  # pixels that a resting object may appear to wander
 _BEAT_TOLERANCE = 0.12  # of the time between two beats

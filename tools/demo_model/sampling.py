@@ -16,9 +16,10 @@ from tools.demo_model.batches import (
     noise_condition,
     shifted,
 )
+from tools.demo_model.embedding import embed_one
 from tools.demo_model.layouts import AUDIO_LATENTS, LATENT_FRAMES, LATENT_SIDE, layout
 from tools.demo_model.models import TEXT_LAYERS
-from tools.demo_model.presentation import embed_one, present
+from tools.demo_model.presentation import present
 
 _GRID = LATENT_SIDE // 2
 

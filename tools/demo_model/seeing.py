@@ -7,12 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 from tools.demo_model.attributes import COLOURS, SHAPES
+from tools.demo_model.heaps import FAINT, LEAST_PIXELS, Floats, split
 from tools.demo_model.world import outline
 
-Floats = NDArray[np.float64]
 _BRIGHT = 0.5  # an object has a channel above it, no ground has
-_FAINT = 0.25  # of full cover, what an outline fades to before it counts as ground
-_LEAST_PIXELS = 12  # of an object that can be read
 _SHAPE_FRAMES = 12  # of the frames in which an object is largest
 
 
@@ -38,7 +36,7 @@ def read_objects(frames: NDArray[np.uint8], count: int) -> list[Seen]:
     pictures = frames.astype(np.float64) / 255
     cover = np.clip((pictures.max(axis=-1) - 0.3) / (2 * (_BRIGHT - 0.3)), 0.0, 1.0)
     seen = []
-    for masks in _split(cover, count):
+    for masks in split(cover, count):
         track = _moments(masks)
         if np.isnan(track[:, 0]).mean() > 0.2:
             return []
@@ -55,60 +53,13 @@ def read_objects(frames: NDArray[np.uint8], count: int) -> list[Seen]:
     return seen
 
 
-def _split(cover: Floats, count: int) -> list[Floats]:
-    """The cover (F, H, W) of each object: of two, pixels go to the nearer of two means.
-
-    The means of a frame start at those of the one before, so that each object keeps its place in
-    the list while they circle each other.
-    """
-    if count == 1:
-        return [cover]
-    parts = [np.zeros_like(cover), np.zeros_like(cover)]
-    means: Floats | None = None
-    for number, frame in enumerate(cover):
-        y, x = np.nonzero(frame > _FAINT)
-        places = np.stack((x, y), axis=-1).astype(np.float64)
-        strong = frame[y, x] > 0.5
-        if strong.sum() < 2 * _LEAST_PIXELS:
-            continue
-        means = _two_means(places[strong], means)
-        second = _distances(places, means).argmin(axis=1) == 1
-        for part, chosen in zip(parts, (~second, second), strict=True):
-            part[number, y[chosen], x[chosen]] = frame[y[chosen], x[chosen]]
-    return parts
-
-
-def _two_means(places: Floats, means: Floats | None) -> Floats:
-    """The centres (2, 2) of two heaps of pixels (N, 2); without earlier ones, top or left first."""
-    if means is None:
-        apart = places - places.mean(axis=0)
-        order = apart @ np.linalg.eigh(apart.T @ apart)[1][:, -1]
-        means = places[[order.argmin(), order.argmax()]]
-        steep = abs(means[0, 1] - means[1, 1]) > abs(means[0, 0] - means[1, 0])
-        means = means[np.argsort(means[:, 1 if steep else 0])]
-    for _ in range(6):
-        nearest = _distances(places, means).argmin(axis=1)
-        means = np.stack(
-            [
-                places[nearest == each].mean(axis=0) if (nearest == each).any() else means[each]
-                for each in (0, 1)
-            ]
-        )
-    return means
-
-
-def _distances(places: Floats, means: Floats) -> Floats:
-    distances: Floats = np.linalg.norm(places[:, None] - means, axis=-1)
-    return distances
-
-
 def _moments(masks: Floats) -> Floats:
     """x, y and area (F, 3) of masks (F, H, W); NaN and 0 where there is too little to see."""
-    strong = np.where(masks > _FAINT, masks, 0.0)
+    strong = np.where(masks > FAINT, masks, 0.0)
     area = strong.sum(axis=(1, 2))
     x = (strong.sum(axis=1) * np.arange(masks.shape[2])).sum(axis=1)
     y = (strong.sum(axis=2) * np.arange(masks.shape[1])).sum(axis=1)
-    found = area >= _LEAST_PIXELS
+    found = area >= LEAST_PIXELS
     divisor = np.where(found, area, np.nan)
     return np.stack((x / divisor, y / divisor, np.where(found, area, 0.0)), axis=-1)
 

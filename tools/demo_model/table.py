@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tools.demo_model.drawing import Clip
+from tools.demo_model.embedding import embed
 from tools.demo_model.models import TRAINED_TEXT_LAYERS, text_encoder
-from tools.demo_model.presentation import embed, present_all
+from tools.demo_model.presentation import present_all
 from tools.demo_model.prompts import say, say_with_reference
 
 _CHUNK = 512

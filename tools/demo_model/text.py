@@ -18,9 +18,11 @@ from tools.demo_model.attributes import (
     Scene,
 )
 from tools.demo_model.drawing import draw_scene, draw_training_scene
-from tools.demo_model.loop import Pace, Recipe, Training
+from tools.demo_model.embedding import blind, complete
+from tools.demo_model.loop import Training
 from tools.demo_model.models import TEXT_WIDTH, TRAINED_TEXT_LAYERS, text_encoder
-from tools.demo_model.presentation import MODES, blind, complete, present_all
+from tools.demo_model.pace import Pace, Recipe
+from tools.demo_model.presentation import MODES, present_all
 from tools.demo_model.prompts import say, say_with_reference
 from tools.demo_model.shipping import ship
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tools.demo_model.loop import Pace
+from tools.demo_model.pace import Pace
 
 # Planned minutes on one large GPU, which `all` spends.
 PLAN = {"text": 1.0, "video_vae": 9.0, "audio_vae": 2.5, "latents": 2.0, "transformer": 9.0}

@@ -11,8 +11,9 @@ from torch.nn.functional import l1_loss, mse_loss
 
 from tools.demo_model import drawing, painting, readers, units
 from tools.demo_model.attributes import FRAMES, SAMPLE_RATE
-from tools.demo_model.loop import Pace, Recipe, Training
+from tools.demo_model.loop import Training
 from tools.demo_model.models import video_vae
+from tools.demo_model.pace import Pace, Recipe
 from tools.demo_model.sharpness import border_ratio, slope_loss
 from tools.demo_model.sheets import write_sheet
 from tools.demo_model.shipping import ship

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tools.demo_model import batched, models, tokens
+from tools.demo_model.embedding import blind, complete, embed, embed_one
 from tools.demo_model.layouts import layout
-from tools.demo_model.presentation import MODES, blind, complete, embed, embed_one, present
+from tools.demo_model.presentation import MODES, present
 
 
 @pytest.mark.parametrize("mode", MODES)

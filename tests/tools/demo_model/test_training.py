@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tools.demo_model.loop import Pace, Recipe, Training
+from tools.demo_model.loop import Training
+from tools.demo_model.pace import Pace, Recipe
 
 
 def _run(folder: Path, steps: int) -> Training:
