@@ -4,6 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
+SHIPPED = Path(__file__).parents[2] / "weights" / "demo"
+"""Where the repository keeps the checkpoint."""
+
 CARD = "README.md"
 SCORES = "scores.json"
 """What `score` measured, beside the weights; the card repeats it in words."""

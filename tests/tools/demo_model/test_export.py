@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -51,3 +52,9 @@ def test_references_are_read_as_in_training(random_checkpoint: Path) -> None:
             parts["tokenizer"], "a red ball", given, images, videos, times
         )
         assert ids == present(parts["tokenizer"], "a red ball", mode)[0]
+
+
+@pytest.mark.skipif(not card.SHIPPED.is_dir(), reason="no trained checkpoint in this checkout")
+def test_the_shipped_card_names_the_shipped_bytes() -> None:
+    """The weights in the repository are those that the model card describes."""
+    assert card.differing(card.SHIPPED) == []
