@@ -45,3 +45,16 @@ def test_the_brush_paints_patches() -> None:
     found = torch.linalg.lstsq(layer.weight, apart.T).solution
     wrong = (layer.weight @ found - apart.T).pow(2).mean() * 0.226**2
     assert -10 * torch.log10(wrong) > 34
+
+
+def test_a_first_picture_needs_no_encoding_of_its_own() -> None:
+    """A clip's first latent is its first picture's, and a clip's start is encoded as if alone."""
+    torch.manual_seed(0)
+    vae = models.video_vae().eval()
+    video = torch.randn(1, 3, 56, 32, 32)
+    with torch.no_grad():
+        whole = units.encode(vae, video)
+        alone = vae.encode(video[:, :, :1]).latent_dist.parameters
+        start = vae.encode(video[:, :, :39]).latent_dist.parameters
+    assert torch.allclose(whole[:, :, :1], alone, atol=1e-5)
+    assert torch.allclose(whole[:, :, : start.shape[2]], start, atol=1e-5)
