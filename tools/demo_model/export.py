@@ -29,6 +29,7 @@ def export(run: Path, out: Path) -> None:
     )
     pipeline.save_pretrained(str(draft), overwrite_modular_index=True)
     _make_relocatable(draft / _INDEX)
+    shutil.rmtree(draft / "transformer_ref")
     facts = {"default_height": 128, "default_width": 128, "default_evaluations": 8}
     (draft / "reelmesh.json").write_text(json.dumps(facts, indent=2) + "\n")
     card.write(draft)
@@ -59,7 +60,7 @@ def _parts(run: Path) -> dict[str, Any]:
         "tokenizer": tokenizer,
         "processor": models.processor(tokenizer),
         "transformer": denoiser.half(),
-        # One training serves all modes: the same weights in both places of the layout.
+        # One training serves all modes.
         "transformer_ref": denoiser.half(),
         "scheduler": diffusers.MiniMaxH3Scheduler(shift=12.0),
         "audio_scheduler": diffusers.MiniMaxH3Scheduler(shift=3.0),
@@ -69,8 +70,13 @@ def _parts(run: Path) -> dict[str, Any]:
 
 
 def _make_relocatable(index: Path) -> None:
-    """The saved index names the folder it was written to; ours must load wherever it lies."""
+    """The saved index names the folder it was written to; ours must load wherever it lies.
+
+    It gives `transformer_ref` the place of `transformer` besides: the index is what loaders go by,
+    and a second copy of the same weights would halve the size that one of them may have.
+    """
     entries = json.loads(index.read_text())
+    entries["transformer_ref"][2]["subfolder"] = entries["transformer"][2]["subfolder"]
     for entry in entries.values():
         if isinstance(entry, list) and entry[2].get("pretrained_model_name_or_path"):
             entry[2]["pretrained_model_name_or_path"] = _INDEX_PATH

@@ -17,6 +17,9 @@ from tools.tiny_models import untyped
 
 SEED = 4_000_000
 _BATCH = 32
+# The posterior of a channel that says nothing is the prior, of deviation 1, around a constant mean.
+# Scaled by its own tiny spread that mean would be noise to learn, and a sampled condition huge.
+_LEAST_SPREAD = 0.15
 _CHANNEL_AXES = {5: (0, 2, 3, 4), 4: (0, 1, 3)}
 
 
@@ -44,7 +47,7 @@ class Latents:
             axes = _CHANNEL_AXES[latents.ndim]
             some = latents[:4096].float()
             found[f"{name}_mean"] = some.mean(axes).tolist()
-            found[f"{name}_std"] = some.std(axes).clamp(min=1e-3).tolist()
+            found[f"{name}_std"] = some.std(axes).clamp(min=_LEAST_SPREAD).tolist()
         return found
 
 

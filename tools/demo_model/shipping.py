@@ -5,7 +5,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-STAGES = ("text", "video_vae", "audio_vae", "transformer")
+NAMES = ("text", "tokenizer", "video_vae", "audio_vae", "statistics.json", "transformer")
+_MOST_TAR_BYTES = 15_000_000
+_SHARD = "14MB"
 
 
 def ship(model: Any, folder: Path) -> None:
@@ -14,30 +16,40 @@ def ship(model: Any, folder: Path) -> None:
     What follows is then trained, and measured, on exactly the weights of the checkpoint. fp16 keeps
     three bits more than bf16, and nothing here comes near its bounds.
     """
-    model.half().save_pretrained(folder)
+    model.half().save_pretrained(folder, max_shard_size=_SHARD)
     model.float()
 
 
 def pack(run: Path, out: Path) -> list[Path]:
-    """One tar a stage in `out`, each under 16 MiB, with its weights, log and sample sheet."""
+    """All finished weights, logs and sample sheets of a run in a few tars in `out`.
+
+    Each has at most 15 MB, for ways back that limit a file; unpack them into one folder.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    packed = []
-    for stage in STAGES:
-        if not (run / stage).is_dir():
-            continue
-        names = [stage, f"{stage}.jsonl", f"{stage}.png"]
-        names += {"text": ["tokenizer"], "transformer": ["statistics.json"]}.get(stage, [])
-        packed.append(out / f"{stage}.tar")
-        with tarfile.open(packed[-1], "w") as tar:
-            for name in names:
-                if (run / name).exists():
-                    tar.add(run / name, name)
+    files = [path for name in NAMES for path in _files(run / name)]
+    files += sorted([*run.glob("*.jsonl"), *run.glob("*.png")])
+    packed: list[Path] = []
+    room = 0
+    for path in files:
+        size = path.stat().st_size + 4096  # its header, and the tar's own ends
+        if size > room:
+            packed.append(out / f"run-{len(packed)}.tar")
+            tarfile.open(packed[-1], "w").close()
+            room = _MOST_TAR_BYTES
+        room -= size
+        with tarfile.open(packed[-1], "a") as tar:
+            tar.add(path, path.relative_to(run).as_posix())
     return packed
+
+
+def _files(place: Path) -> list[Path]:
+    """A file, or all files of a folder; none of what is not there."""
+    return sorted(path for path in [place, *place.rglob("*")] if path.is_file())
 
 
 def main() -> None:
     """The command line: `python -m tools.demo_model.shipping --run DIR --out FOLDER`."""
-    parser = argparse.ArgumentParser(description="Pack the stages of a run, one tar each.")
+    parser = argparse.ArgumentParser(description="Pack what a run has made into small tars.")
     parser.add_argument("--run", type=Path, required=True, help="folder of the trainings")
     parser.add_argument("--out", type=Path, required=True, help="folder to put the tars in")
     options = parser.parse_args()

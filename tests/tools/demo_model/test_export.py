@@ -1,5 +1,6 @@
 """An exported run is a checkpoint that the stages load, with a card that names its bytes."""
 
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 from PIL import Image
 
 from services.common.checkpoint.components import ModelSettings, load
-from tools.demo_model import card, export
+from services.common.checkpoint.files import component_folder
+from services.sampler.parallel.weights import Files
+from tools.demo_model import card, export, shipping
 from tools.demo_model.presentation import REFERENCE_FRAMES, present
 from tools.tiny_models import untyped
 
@@ -18,8 +21,34 @@ def test_stages_load_it(random_checkpoint: Path) -> None:
     names = ("text_encoder", "tokenizer", "processor", "transformer", "transformer_ref")
     parts = load(ModelSettings(str(random_checkpoint), device="cpu"), (*names, "vae", "audio_vae"))
     assert parts["vae"].dtype == parts["transformer"].dtype == torch.float32
+    one, other = parts["transformer"].state_dict(), parts["transformer_ref"].state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
     size = sum(path.stat().st_size for path in random_checkpoint.rglob("*") if path.is_file())
     assert size <= export.MOST_BYTES
+
+
+def test_parts_of_the_reference_partition_come_from_the_shared_files(
+    random_checkpoint: Path,
+) -> None:
+    """Ranks that read single tensors find those of `transformer_ref` where the index says."""
+    folder = component_folder(str(random_checkpoint), None, "transformer_ref")
+    with Files(folder) as files:
+        assert files.tensor("proj_in.weight").dtype == torch.float16
+
+
+def test_a_run_comes_back_in_small_files(random_checkpoint: Path, tmp_path: Path) -> None:
+    """Packed and unpacked, a run is what it was, and no tar is larger than 16 MiB."""
+    run = random_checkpoint.parent / "run"
+    packed = shipping.pack(run, tmp_path / "packed")
+    assert len(packed) <= 6
+    for path in packed:
+        assert path.stat().st_size < 16 * 2**20
+        with tarfile.open(path) as tar:
+            tar.extractall(tmp_path / "back", filter="data")
+    for path in run.rglob("*"):
+        if path.is_file():
+            back = tmp_path / "back" / path.relative_to(run)
+            assert back.read_bytes() == path.read_bytes()
 
 
 def test_card_names_the_bytes(random_checkpoint: Path) -> None:
