@@ -52,11 +52,12 @@ class Training:
 
     def _start_from_shipped(self) -> None:
         """Without a state, weights that an earlier run left are a better start than none."""
-        shipped = self.folder / self.name / "diffusion_pytorch_model.safetensors"
-        if shipped.exists():
+        shards = sorted((self.folder / self.name).glob("diffusion_pytorch_model*.safetensors"))
+        if shards:
             from safetensors.torch import load_file
 
-            self.model.load_state_dict(load_file(shipped))
+            shipped = {name: each for path in shards for name, each in load_file(path).items()}
+            self.model.load_state_dict(shipped)
             self.average = [weight.detach().clone() for weight in self.weights]
 
     def save(self) -> None:

@@ -1,5 +1,7 @@
 """Losses that keep outlines sharp and the decoder's 16-pixel patches invisible."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool3d
@@ -28,8 +30,8 @@ def slope_loss(made: Tensor, wanted: Tensor) -> Tensor:
     return total / (2 * len(_SCALES))
 
 
-def border_ratio(video: Tensor) -> float:
-    """Mean slope across 16-pixel borders over that elsewhere, of (..., H, W): 1 without a grid."""
+def border_slopes(video: Tensor) -> tuple[float, float]:
+    """Mean slope across the 16-pixel borders and elsewhere, of (..., H, W)."""
     borders, others = [], []
     for axis in (-2, -1):
         slope = video.diff(dim=axis).abs().movedim(axis, 0).flatten(1).mean(dim=1)
@@ -37,4 +39,17 @@ def border_ratio(video: Tensor) -> float:
         on_border[_PATCH - 1 :: _PATCH] = True
         borders.append(slope[on_border])
         others.append(slope[~on_border])
-    return float(torch.cat(borders).mean() / torch.cat(others).mean())
+    return float(torch.cat(borders).mean()), float(torch.cat(others).mean())
+
+
+def border_ratio(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """How much more the pictures slope across the patches' borders than the wanted ones do.
+
+    Slopes elsewhere are divided out of both, and all videos (..., H, W) count together: one that
+    rests has its outline on the borders or off them. 1 without a grid.
+    """
+    ratios = []
+    for videos in (made, wanted):
+        slopes = torch.tensor([border_slopes(each) for each in videos]).mean(dim=0)
+        ratios.append(float(slopes[0] / slopes[1]))
+    return ratios[0] / ratios[1]

@@ -5,19 +5,33 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-NAMES = ("text", "tokenizer", "video_vae", "audio_vae", "statistics.json", "transformer")
+NAMES = (
+    "text",
+    "tokenizer",
+    "video_vae",
+    "video_vae.json",
+    "audio_vae",
+    "statistics.json",
+    "transformer",
+)
 _MOST_TAR_BYTES = 15_000_000
 _SHARD = "14MB"
 
 
-def ship(model: Any, folder: Path) -> None:
+def ship(model: Any, folder: Path, shard: str = _SHARD) -> None:
     """Save a model in fp16 and leave it with the same rounded weights in fp32.
 
     What follows is then trained, and measured, on exactly the weights of the checkpoint. fp16 keeps
     three bits more than bf16, and nothing here comes near its bounds.
     """
-    model.half().save_pretrained(folder, max_shard_size=_SHARD)
+    stored = model.state_dict().keys()
+    computed = {name: value.clone() for name, value in model.named_buffers() if name not in stored}
+    model.half().save_pretrained(folder, max_shard_size=shard)
     model.float()
+    # Rotary frequencies are not stored: whoever loads the model computes them in fp32.
+    for name, value in model.named_buffers():
+        if name in computed:
+            value.copy_(computed[name])
 
 
 def pack(run: Path, out: Path) -> list[Path]:

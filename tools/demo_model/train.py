@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--plan", type=float, help="minutes of the stage in all of its commands")
     parser.add_argument("--steps", type=int, help="instead of minutes")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--blurred", action="store_true", help="go on from a blurred video VAE")
     parser.add_argument("--clips", type=int, default=_MOST_CLIPS, help="at most, of the latents")
     parser.add_argument("--out", type=Path, required=True, help="folder of states and weights")
     options = parser.parse_args()
@@ -37,11 +38,15 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = True
+    from tools.demo_model import video_training
+
     for stage in PLAN if options.stage == "all" else [options.stage]:
         plan = options.plan or options.minutes or PLAN[stage]
         pace = Pace(options.minutes or plan, plan, options.steps, options.eager)
         if options.stage == "all":
             pace = Pace(PLAN[stage], PLAN[stage], options.steps, options.eager)
+        if stage == "latents" and not options.blurred:
+            video_training.require_sharp(options.out)
         run(stage, options.out, pace, device, options.clips)
 
 

@@ -26,11 +26,12 @@ def test_pixel_convention_returns() -> None:
 
 
 def test_border_ratio_sees_a_grid() -> None:
-    """A smooth ramp has ratio 1; steps at every sixteenth pixel raise it."""
+    """Pictures as wanted have ratio 1; steps at every sixteenth pixel raise it."""
     ramp = torch.linspace(0, 1, 128).expand(1, 128, 128)
-    assert abs(border_ratio(ramp + ramp.mT) - 1) < 1e-3
+    wanted = [ramp + ramp.mT, ramp * 0.5]
+    assert abs(border_ratio(wanted, wanted) - 1) < 1e-6
     steps = (torch.arange(128) // 16 % 2 * 0.1).expand(1, 128, 128)
-    assert border_ratio(ramp + ramp.mT + steps + steps.mT) > 2
+    assert border_ratio([each + steps + steps.mT for each in wanted], wanted) > 2
     assert slope_loss(torch.zeros(1, 3, 1, 128, 128), (steps + steps.mT)[None, None] * 1.0) > 0
 
 
