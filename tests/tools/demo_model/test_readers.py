@@ -11,7 +11,7 @@ from tools.demo_model import drawing, readers
 from tools.demo_model.attributes import FRAMES, SAMPLE_RATE
 from tools.demo_model.world import render_audio, render_video
 
-_EACH = {1: 120, 2: 60}
+_EACH = {1: 100, 2: 40}
 
 
 @cache
