@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tools.demo_model.loop import Recipe, Training
+from tools.demo_model.loop import Training
+from tools.demo_model.pace import Recipe
 from tools.demo_model.shipping import ship
 from tools.demo_model.video_training import require_sharp
 from tools.tiny_models import untyped

@@ -19,7 +19,7 @@ from tools.demo_model import (
     train,
     video_training,
 )
-from tools.demo_model.loop import Pace
+from tools.demo_model.pace import Pace
 
 _CPU = torch.device("cpu")
 
