@@ -1,4 +1,4 @@
-"""Trains the demo checkpoint, stage by stage or all of it: `python -m tools.demo_model.train all`.
+"""Trains the demo checkpoint by stages: `python -m tools.demo_model.train --stage all --out DIR`.
 
 Every stage leaves its state and its weights in the folder and goes on from there when it is run
 again, so a long training can be cut into short commands. The learning rate follows the planned
@@ -14,7 +14,7 @@ import torch
 from tools.demo_model.pace import Pace
 
 # Planned minutes on one large GPU, which `all` spends.
-PLAN = {"text": 1.0, "video_vae": 9.0, "audio_vae": 2.5, "latents": 2.0, "transformer": 9.0}
+PLAN = {"text": 1.0, "video_vae": 8.0, "audio_vae": 2.5, "latents": 1.5, "transformer": 8.5}
 _MOST_CLIPS = 12_288
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo_model.train", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("stage", choices=[*PLAN, "all"])
+    parser.add_argument("--stage", choices=[*PLAN, "all"], required=True)
     parser.add_argument("--minutes", type=float, help="of this command; the whole plan if missing")
     parser.add_argument("--plan", type=float, help="minutes of the stage in all of its commands")
     parser.add_argument("--steps", type=int, help="instead of minutes")
