@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard protos/reelmesh/v1/*.proto)
 CHECKPOINT := checkpoints/tiny
+TRAINED := weights/demo
 SOURCES := services protos/reelmesh tests tools benchmarks
 
-.PHONY: demo test check protos bench install clean
+.PHONY: demo test check protos bench score install clean
 
 install: $(STAMP)
 
@@ -42,6 +43,10 @@ protos: $(STAMP)
 
 bench: $(STAMP) $(CHECKPOINT)/modular_model_index.json
 	$(BIN)/python -m benchmarks.run --checkpoint $(CHECKPOINT)
+
+# What the trained checkpoint does with held-out requests; an hour or two for all of it.
+score: $(STAMP)
+	$(BIN)/python -m tools.demo_model.score --checkpoint $(TRAINED) --write
 
 clean:
 	rm -rf build out checkpoints .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -50,18 +50,26 @@ def component_folder(checkpoint: str, revision: str | None, name: str) -> Path:
     if folder is None:
         from huggingface_hub import snapshot_download
 
+        place = place_of(fetch_configs(checkpoint, revision), name)
         try:
-            wanted = [f"{name}/*"]
+            wanted = [INDEX, f"{place}/*"]
             folder = Path(snapshot_download(checkpoint, revision=revision, allow_patterns=wanted))
         except (ValueError, OSError) as error:
             raise CheckpointError(f"{checkpoint} cannot be fetched: {last_line(error)}") from error
     require_component(folder, name)
-    return folder / name
+    return folder / place_of(folder, name)
+
+
+def place_of(folder: Path, name: str) -> str:
+    """The subfolder that the index gives a component: two of the same weights may share one."""
+    entry = read_json(folder / INDEX).get(name)
+    known = entry[2] if isinstance(entry, list) and len(entry) > 2 else {}
+    return str(known.get("subfolder") or name)
 
 
 def require_component(folder: Path, name: str) -> None:
     """Raise `CheckpointError` if a component's folder, or one of its shards, is not there."""
-    part = folder / name
+    part = folder / place_of(folder, name)
     if not any(part.glob("*.json")):
         raise CheckpointError(
             f"{part} is missing or empty: the checkpoint is incomplete, get it again"

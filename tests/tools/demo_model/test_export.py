@@ -1,0 +1,89 @@
+"""An exported run is a checkpoint that the stages load, with a card that names its bytes."""
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from services.common.checkpoint.components import ModelSettings, load
+from services.common.checkpoint.files import component_folder
+from services.sampler.parallel.weights import Files
+from tools.demo_model import card, export, shipping
+from tools.demo_model.presentation import REFERENCE_FRAMES, present
+from tools.tiny_models import untyped
+
+
+def test_stages_load_it(random_checkpoint: Path) -> None:
+    """Every component of the real layout loads, in fp32 on a CPU, at most 48 MB together."""
+    names = ("text_encoder", "tokenizer", "processor", "transformer", "transformer_ref")
+    parts = load(ModelSettings(str(random_checkpoint), device="cpu"), (*names, "vae", "audio_vae"))
+    assert parts["vae"].dtype == parts["transformer"].dtype == torch.float32
+    one, other = parts["transformer"].state_dict(), parts["transformer_ref"].state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    size = sum(path.stat().st_size for path in random_checkpoint.rglob("*") if path.is_file())
+    assert size <= export.MOST_BYTES
+
+
+def test_parts_of_the_reference_partition_come_from_the_shared_files(
+    random_checkpoint: Path,
+) -> None:
+    """Ranks that read single tensors find those of `transformer_ref` where the index says."""
+    folder = component_folder(str(random_checkpoint), None, "transformer_ref")
+    with Files(folder) as files:
+        assert files.tensor("proj_in.weight").dtype == torch.float16
+
+
+def test_a_run_comes_back_in_small_files(random_checkpoint: Path, tmp_path: Path) -> None:
+    """Packed and unpacked, a run is what it was, and no tar is larger than 16 MiB."""
+    run = random_checkpoint.parent / "run"
+    packed = shipping.pack(run, tmp_path / "packed")
+    assert len(packed) <= 6
+    for path in packed:
+        assert path.stat().st_size < 16 * 2**20
+        with tarfile.open(path) as tar:
+            tar.extractall(tmp_path / "back", filter="data")
+    for path in run.rglob("*"):
+        if path.is_file():
+            back = tmp_path / "back" / path.relative_to(run)
+            assert back.read_bytes() == path.read_bytes()
+
+
+def test_card_names_the_bytes(random_checkpoint: Path) -> None:
+    """The card's digests are the files'; one changed byte is found."""
+    assert card.differing(random_checkpoint) == []
+    weights = random_checkpoint / "vae" / "diffusion_pytorch_model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert card.differing(random_checkpoint) == ["vae/diffusion_pytorch_model.safetensors"]
+    weights.write_bytes(content)
+
+
+def test_references_are_read_as_in_training(random_checkpoint: Path) -> None:
+    """A picture and a video of 39 frames take the text and latent rows that training gave them."""
+    classes = untyped("diffusers.modular_pipelines.minimax_h3.references")
+    picture = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
+    video = np.repeat(picture[None], REFERENCE_FRAMES, axis=0)
+    parts = load(
+        ModelSettings(str(random_checkpoint), device="cpu"),
+        ("text_encoder", "tokenizer", "processor"),
+    )
+    encoders = untyped("diffusers.modular_pipelines.minimax_h3.encoders")
+    step = encoders.MiniMaxH3Ref2VATextEncoderStep()
+    for mode, given in (
+        ("image", [classes.MiniMaxH3ImageReference(Image.fromarray(picture))]),
+        ("video", [classes.MiniMaxH3VideoReference(video, 24.0)]),
+    ):
+        _, images, videos, times = step._gather_vision_features(parts["processor"], given, 24)
+        ids, _ = step._build_presentation(
+            parts["tokenizer"], "a red ball", given, images, videos, times
+        )
+        assert ids == present(parts["tokenizer"], "a red ball", mode)[0]
+
+
+@pytest.mark.skipif(not card.SHIPPED.is_dir(), reason="no trained checkpoint in this checkout")
+def test_the_shipped_card_names_the_shipped_bytes() -> None:
+    """The weights in the repository are those that the model card describes."""
+    assert card.differing(card.SHIPPED) == []
