@@ -21,8 +21,8 @@ $(STAMP): pyproject.toml
 $(CHECKPOINT)/modular_model_index.json: $(STAMP) $(wildcard tools/tiny_*.py)
 	$(BIN)/python -m tools.tiny_checkpoint --force --out $(CHECKPOINT)
 
-demo: $(STAMP) $(CHECKPOINT)/modular_model_index.json
-	$(BIN)/python -m tools.demo --checkpoint $(CHECKPOINT) --output out/demo.mp4
+demo: $(STAMP)
+	$(BIN)/python -m tools.demo --checkpoint $(TRAINED) --output out/demo.mp4
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

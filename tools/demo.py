@@ -16,16 +16,16 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.cli.access import find_access
-from services.cli.up import plan
+from services.cli.up import DEMO, plan
 
-PROMPT = "a red ball rolls slowly over the sand, waves and wind"
+PROMPT = "a large orange star bounces on a gradient, a beep at every bounce"
 _START_S = 120.0
 
 
 def main() -> int:
     """The command line: see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path, default=DEMO)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--home", type=Path, default=Path("build/demo"))
     parser.add_argument("--prompt", default=PROMPT)
@@ -36,6 +36,9 @@ def main() -> int:
     port = free_port()
     print("starting registry, encoder, sampler and decoder", flush=True)
     reelmesh = [sys.executable, "-m", "services.cli"]
+    # A home that an older version left is brought up to date, as an operator would.
+    if home.exists():
+        subprocess.run([*reelmesh, "migrate", "--home", str(home)], check=True)
     command = [*reelmesh, "up", "--home", str(home), "--port", str(port)]
     mesh = subprocess.Popen([*command, "--checkpoint", str(options.checkpoint)])
     try:

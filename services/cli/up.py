@@ -21,6 +21,8 @@ from services.cli.access import KEY_FILE
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 SERVICES = ("registry", "encoder", "sampler", "decoder")
+DEMO = Path(__file__).parents[2] / "weights" / "demo"
+"""The demo checkpoint, where this runs from a checkout of the sources."""
 _RESTARTS = 5
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 8.0
 _STEADY_S = 60.0  # a service that ran this long has its restarts back
@@ -41,6 +43,14 @@ class Child:
     endpoint: str
     environment: dict[str, str]
     log: Path
+
+
+def default_checkpoint() -> str | None:
+    """What a mesh serves where nobody chose: the demo, not a download of the released model.
+
+    None where a configuration file has the word, or this is no checkout of the sources.
+    """
+    return str(DEMO) if DEMO.is_dir() and not os.environ.get("REELMESH_CONFIG") else None
 
 
 def plan(home: Path, port: int, checkpoint: str | None) -> list[Child]:

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from reelmesh.v1 import jobs_pb2
-from services.cli import exits
+from services.cli import exits, up
+from services.cli.commands import services
 from services.cli.up import SERVICES
 from tests.mesh.harness import Mesh, finish, wait_for
 from tests.mesh.test_generate import reelmesh
@@ -168,6 +170,33 @@ def test_second_mesh_on_the_same_home_is_refused(mesh: Mesh, tiny_checkpoint: Pa
     assert second.returncode == 1
     assert "cannot start" in said
     assert reelmesh("jobs", home=mesh.home).returncode == exits.OK
+
+
+def test_the_demo_is_served_unless_something_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The option or REELMESH_CHECKPOINT, else a configuration file, else the demo checkpoint."""
+    taken: list[str | None] = []
+
+    async def run(_home: Path, _port: int, checkpoint: str | None) -> None:
+        taken.append(checkpoint)
+
+    monkeypatch.setattr(up, "run", run)
+    app = typer.main.get_command(services.app)
+    words = ["up", "--home", str(tmp_path)]
+
+    def chosen(*more: str, **environment: str) -> str | None:
+        monkeypatch.delenv("REELMESH_CHECKPOINT", raising=False)
+        monkeypatch.delenv("REELMESH_CONFIG", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        app.main([*words, *more], standalone_mode=False)
+        return taken.pop()
+
+    assert chosen() == str(up.DEMO)
+    assert chosen("--checkpoint", "their/model") == "their/model"
+    assert chosen(REELMESH_CHECKPOINT="other/model") == "other/model"
+    assert chosen(REELMESH_CONFIG=str(tmp_path / "mesh.toml")) is None
 
 
 def test_missing_checkpoint_is_told_at_once(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from tools.demo_model.cases import GROUPS
+
 SHIPPED = Path(__file__).parents[2] / "weights" / "demo"
 """Where the repository keeps the checkpoint."""
 
@@ -56,6 +58,20 @@ def write(folder: Path) -> None:
     heading = "\n## Files\n\n| file | bytes | SHA-256 |\n|---|---|---|\n"
     parts.append(heading + "\n".join(lines) + "\n")
     (folder / CARD).write_text("".join(parts))
+
+
+def add_scores(folder: Path, rows: list[dict[str, str]]) -> None:
+    """Write the card with `rows`, and with those that were measured before of other requests.
+
+    `export` replaces the whole folder, so all of them are of the same weights.
+    """
+    path = folder / SCORES
+    known = json.loads(path.read_text()) if path.exists() else []
+    by_key = {(row["what"], int(row["evaluations"])): row for row in [*known, *rows]}
+    order = list(GROUPS)
+    kept = [by_key[key] for key in sorted(by_key, key=lambda key: (order.index(key[0]), key[1]))]
+    path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+    write(folder)
 
 
 def differing(folder: Path) -> list[str]:

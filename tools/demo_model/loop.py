@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from tools.demo_model.pace import Pace, Recipe, rate
 
 _LOG_EVERY = 50
-_CLIP_NORM = 1.0
 
 
 class Training:
@@ -116,7 +115,7 @@ class Training:
     def _update(self, loss: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.weights, _CLIP_NORM)
+        nn.utils.clip_grad_norm_(self.weights, self.recipe.clip_norm)
         self.optimizer.step()
         # Young averages forget their start quickly.
         decay = min(self.recipe.ema, (1 + self.step) / (10 + self.step))

@@ -34,6 +34,8 @@ class Recipe:
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
     ema: float = 0.998
+    clip_norm: float = 1.0
+    """Of all gradients together."""
     half: bool = True
     """bf16 autocast on a GPU."""
 

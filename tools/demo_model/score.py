@@ -30,7 +30,9 @@ def main() -> int:
     parser.add_argument("--evaluations", default=_EVALUATIONS, help="such as 4,8")
     parser.add_argument("--only", default="", help="rows whose name begins so, such as t2va")
     parser.add_argument("--least", type=float, help="fail under this share of all four in a row")
-    parser.add_argument("--write", action="store_true", help="keep the scores in the model card")
+    parser.add_argument(
+        "--write", action="store_true", help="keep the rows in the model card, beside its others"
+    )
     options = parser.parse_args()
     counts = [int(each) for each in options.evaluations.split(",")]
     groups = [name for name in GROUPS if name.startswith(options.only)]
@@ -57,9 +59,7 @@ def main() -> int:
                 add(name, evaluations, scored)
     print(card.table(rows))
     if options.write:
-        text = json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
-        (options.checkpoint / card.SCORES).write_text(text)
-        card.write(options.checkpoint)
+        card.add_scores(options.checkpoint, rows)
     return 1 if options.least is not None and min(shares) < options.least else 0
 
 

@@ -8,11 +8,10 @@ from torch.nn.functional import avg_pool3d
 
 _SCALES = (1, 2, 4)
 _PATCH = 16
-_BORDER_WEIGHT = 3.0
 
 
-def slope_loss(made: Tensor, wanted: Tensor) -> Tensor:
-    """Mean absolute difference of slopes at three scales, those across patch borders thrice.
+def slope_loss(made: Tensor, wanted: Tensor, border: float) -> Tensor:
+    """Mean absolute difference of slopes at three scales, those across patch borders `border` fold.
 
     Both are (B, 3, F, H, W).
     """
@@ -24,7 +23,7 @@ def slope_loss(made: Tensor, wanted: Tensor) -> Tensor:
         for axis in (-2, -1):
             slope = coarse.diff(dim=axis).abs()
             weight = torch.ones(slope.shape[axis], device=made.device)
-            weight[every - 1 :: every] = _BORDER_WEIGHT
+            weight[every - 1 :: every] = border
             weight = weight / weight.mean()
             total = total + (slope * (weight[:, None] if axis == -2 else weight)).mean()
     return total / (2 * len(_SCALES))

@@ -48,18 +48,13 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
     decoder = torch.compile(vae.decoder, dynamic=False) if compiled else vae.decoder
 
     def loss_of(step: int) -> dict[str, Tensor]:
-        video = units.to_model(draw_stretch(step, BATCH, device))
+        video = units.to_model(draw_stretch(step + 2_000_000, BATCH, device))
         mean, logvar = units.encode(vae, video, encoder).float().chunk(2, dim=1)
         logvar = logvar.clamp(-30.0, 20.0)
         latents = mean + torch.exp(logvar / 2) * torch.randn_like(mean)
-        made = units.decode(vae, latents, decoder).float()
-        wrong = mse_loss(made, video)
-        slope = slope_loss(made, video)
+        found = losses(units.decode(vae, latents, decoder).float(), video)
         kl = 0.5 * (mean**2 + logvar.exp() - 1 - logvar).mean()
-        loss = wrong + 0.25 * l1_loss(made, video) + 0.5 * slope + _KL * kl
-        # dB of pictures in [0, 1]: 0.226 is the mean of the convention's deviations.
-        psnr = -10 * torch.log10(wrong * 0.226**2)
-        return {"loss": loss, "psnr": psnr, "slope": slope, "kl": kl}
+        return {**found, "loss": found["loss"] + _KL * kl, "kl": kl}
 
     training.run(loss_of, pace)
     training.use_average()
@@ -80,10 +75,19 @@ def require_sharp(folder: Path) -> None:
         )
 
 
-def draw_stretch(step: int, batch: int, device: torch.device) -> Tensor:
+def losses(made: Tensor, video: Tensor, border: float = 3.0) -> dict[str, Tensor]:
+    """What is wrong with decoded pictures, (B, 3, F, H, W) both; `border` as in `slope_loss`."""
+    wrong = mse_loss(made, video)
+    slope = slope_loss(made, video, border)
+    loss = wrong + 0.25 * l1_loss(made, video) + 0.5 * slope
+    # dB of pictures in [0, 1]: 0.226 is the mean of the convention's deviations.
+    return {"loss": loss, "psnr": -10 * torch.log10(wrong * 0.226**2), "slope": slope}
+
+
+def draw_stretch(seed: int, batch: int, device: torch.device) -> Tensor:
     """(batch, 3, 22, 128, 128) in [-1, 1] of fresh training clips, each at a random chunk."""
-    source = random.Random(step + 2_000_000)
-    clips = drawing.draw_clips(step + 2_000_000, batch)
+    source = random.Random(seed)
+    clips = drawing.draw_clips(seed, batch)
     starts = [17 * source.randrange(_CHUNKS) for _ in clips]
     frames = torch.tensor(starts, device=device)[:, None] + torch.arange(22, device=device)
     return render_video(clips, frames.clamp(max=FRAMES - 1))

@@ -27,7 +27,10 @@ def up_command(
     ] = 7400,
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="A folder or a hub id.", envvar="REELMESH_CHECKPOINT"),
+        typer.Option(
+            help="A folder or a hub id; the demo checkpoint of a checkout if nothing names one.",
+            envvar="REELMESH_CHECKPOINT",
+        ),
     ] = None,
 ) -> None:
     """Start registry, encoder, sampler and decoder on this machine.
@@ -38,7 +41,7 @@ def up_command(
     that does not help, all are stopped. Ctrl-C stops all. Logs are in HOME/logs.
     """
     folder = home.expanduser().resolve() if home else load_settings(ServiceSettings).home_folder
-    exits.run(up.run(folder, port, checkpoint))
+    exits.run(up.run(folder, port, checkpoint or up.default_checkpoint()))
 
 
 @app.command()

@@ -1,10 +1,10 @@
 """An exported run is a checkpoint that the stages load, with a card that names its bytes."""
 
+import json
 import tarfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
@@ -83,7 +83,20 @@ def test_references_are_read_as_in_training(random_checkpoint: Path) -> None:
         assert ids == present(parts["tokenizer"], "a red ball", mode)[0]
 
 
-@pytest.mark.skipif(not card.SHIPPED.is_dir(), reason="no trained checkpoint in this checkout")
 def test_the_shipped_card_names_the_shipped_bytes() -> None:
     """The weights in the repository are those that the model card describes."""
     assert card.differing(card.SHIPPED) == []
+
+
+def test_scores_are_kept_beside_others(tmp_path: Path) -> None:
+    """A row measured again replaces itself alone; rows lie in the order of the groups."""
+
+    def row(what: str, evaluations: int, colour: str) -> dict[str, str]:
+        return {"what": what, "evaluations": str(evaluations), "colour": colour}
+
+    english, both = "t2va, one object, English", "fl2va, both"
+    card.add_scores(tmp_path, [row(both, 8, "a"), row(english, 12, "b")])
+    card.add_scores(tmp_path, [row(english, 8, "c"), row(both, 8, "d")])
+    kept = [row(english, 8, "c"), row(english, 12, "b"), row(both, 8, "d")]
+    assert json.loads((tmp_path / card.SCORES).read_text()) == kept
+    assert card.table(kept) in (tmp_path / card.CARD).read_text()

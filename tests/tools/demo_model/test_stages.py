@@ -10,6 +10,7 @@ import torch
 from services.common.checkpoint.components import ModelSettings, load
 from tools.demo_model import (
     audio_training,
+    decoder_training,
     denoiser_training,
     export,
     latents,
@@ -36,7 +37,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     vae = partial(models.video_vae, block_out_channels=channels, **heads)
     denoiser = partial(models.transformer, num_layers=1, ffn_dim=64)
     changes: list[tuple[Any, str, Any]] = [
-        (text, "_BATCH", 8), (video_training, "BATCH", 1), (audio_training, "_BATCH", 2),
+        (text, "_BATCH", 8), (video_training, "BATCH", 1), (audio_training, "_CROPS", ((2, 52),)),
+        (decoder_training, "AUDIO_CROPS", ((1, 26),)), (decoder_training, "_PICTURES", 1),
         (latents, "_BATCH", 2), (denoiser_training, "BATCH", 2),
         (video_training, "video_vae", vae), (denoiser_training, "transformer", denoiser),
         (video_training, "measure", _nothing), (audio_training, "measure", _nothing),

@@ -32,7 +32,7 @@ def test_border_ratio_sees_a_grid() -> None:
     assert abs(border_ratio(wanted, wanted) - 1) < 1e-6
     steps = (torch.arange(128) // 16 % 2 * 0.1).expand(1, 128, 128)
     assert border_ratio([each + steps + steps.mT for each in wanted], wanted) > 2
-    assert slope_loss(torch.zeros(1, 3, 1, 128, 128), (steps + steps.mT)[None, None] * 1.0) > 0
+    assert slope_loss(torch.zeros(1, 3, 1, 128, 128), (steps + steps.mT)[None, None] * 1.0, 3.0) > 0
 
 
 def test_the_brush_paints_patches() -> None:

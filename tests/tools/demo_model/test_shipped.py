@@ -1,0 +1,31 @@
+"""The checkpoint in the repository follows held-out prompts, as files that a mesh published."""
+
+import pytest
+
+from tools.demo_model import card, score
+from tools.demo_model.tally import Scored
+
+# Of 8 fixed requests each, with room for rounding on other machines.
+LEAST = {
+    "t2va, one object, English": {"colour": 7, "shape": 7, "motion": 7, "sound": 7, "all_four": 6},
+    "t2va, one object, Chinese": {"colour": 7, "shape": 7, "motion": 7, "sound": 7, "all_four": 6},
+    "t2va, two objects": {"colour": 5, "shape": 5, "motion": 6, "sound": 6, "all_four": 4},
+}
+
+
+@pytest.mark.timeout(400)
+def test_a_mesh_follows_held_out_prompts() -> None:
+    """Colour, shape, motion and sound of 24 requests, and the pan of those that move sideways."""
+    found: dict[str, list[Scored]] = {}
+
+    def add(group: str, _: int, scored: list[Scored]) -> None:
+        found[group] = scored
+
+    score.score_mesh(card.SHIPPED, list(LEAST), [8], 8, add)
+    for group, least in LEAST.items():
+        hits = {name: sum(getattr(each.reading, name) for each in found[group]) for name in least}
+        assert all(hits[name] >= least[name] for name in least), (group, hits)
+    pans = [each.reading.pan for scored in found.values() for each in scored]
+    known = [pan for pan in pans if pan is not None]
+    assert known
+    assert sum(known) / len(known) > 0.9
