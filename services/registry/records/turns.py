@@ -9,10 +9,7 @@ from sqlmodel import Session, col, select
 
 from services.registry.columns import utc_now
 from services.registry.fairness import Entrant, start_time
-from services.registry.lifecycle import (
-    JobState,
-    Stage,
-)
+from services.registry.lifecycle import JobState, Stage
 from services.registry.schema import JobRow, OwnerRow, table_of
 
 # Stages of jobs that are not yet sampled.
@@ -63,19 +60,13 @@ ENTRANT = (
     col(OwnerRow.weight),
 )
 _ENTRANT = select(*ENTRANT).where(col(OwnerRow.owner_id) == _OWNED)
-
-
 _OWNERS = table_of(OwnerRow)
-
-
 _JOIN = (
     update(_OWNERS)
     .where(_OWNERS.c.owner_id == bindparam("numbered"))
     .values(virtual_time_s=bindparam("begins_s"), turn_time=bindparam("now"), in_turn=True)
 )
 _LEAVE = update(_OWNERS).where(_OWNERS.c.owner_id == bindparam("numbered")).values(in_turn=False)
-
-
 _IN_TURN: Any = (
     select_columns(*ENTRANT)
     .where(col(OwnerRow.in_turn).is_(True), encodable(col(OwnerRow.owner_id)))
