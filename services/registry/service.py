@@ -51,6 +51,7 @@ from services.registry.shelf import Shelf
 from services.registry.sightings import Sightings
 from services.registry.signals import Signals
 from services.registry.stages import StageCalls
+from services.registry.starter import Starter
 from services.registry.watching import Watches
 
 log = structlog.get_logger()
@@ -100,6 +101,13 @@ class Registry:
         leases = Leases(self.database, Sightings(settings.lease_s))
         self._replicas = Replicas(self.database, replica_id, Sightings(settings.lease_s))
         backoff = Backoff(settings.refusal_backoff_s)
+        starter = Starter(
+            self.database,
+            self._peers,
+            calls,
+            backoff,
+            lambda: settings.advertise or self.mesh_address,
+        )
         self.follower = Follower(
             self.database,
             self.signals,
@@ -109,7 +117,7 @@ class Registry:
             store,
             backoff,
             settings.ask_interval_s,
-            lambda: settings.advertise or self.mesh_address,
+            starter,
         )
         following = Following(self.database, self.signals, self.follower, replica_id)
         dispatcher = Dispatcher(

@@ -20,6 +20,7 @@ from services.registry.lifecycle import Stage
 from services.registry.limits import Limits
 from services.registry.placement import Board, Candidate
 from services.registry.records.bindings import Choice, bind_all
+from services.registry.records.charges import Turn, charge, sampler_unit_s, work
 from services.registry.records.lanes import Lanes
 from services.registry.records.slots import (
     faster_candidates,
@@ -28,15 +29,7 @@ from services.registry.records.slots import (
     may_take,
 )
 from services.registry.records.sources import readable_inputs
-from services.registry.records.turns import (
-    Turn,
-    charge,
-    entrant_of,
-    in_turn,
-    leave,
-    sampler_unit_s,
-    work,
-)
+from services.registry.records.turns import entrant_of, in_turn, leave
 from services.registry.records.waiting import Owners, in_order, is_awaited, is_next, next_job
 from services.registry.schema import JobRow
 

@@ -17,7 +17,8 @@ from services.registry.columns import utc_now
 from services.registry.database import touch
 from services.registry.lifecycle import JOB_TERMINAL
 from services.registry.messages import job_message
-from services.registry.records.turns import number, number_all, refund
+from services.registry.records.charges import refund
+from services.registry.records.revisions import number, number_all
 from services.registry.schema import EventRow, JobRow, OwnerRow, RunRow, table_of
 
 # Whoever waits for a job, a slot or an instance that became free waits for this name.

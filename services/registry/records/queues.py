@@ -19,10 +19,11 @@ from services.registry.fairness import Entrant, count_ahead
 from services.registry.lifecycle import InstanceState, RunState, Stage
 from services.registry.messages import job_message
 from services.registry.placement import TYPICAL_UNIT_S
+from services.registry.records.charges import UNIT, work
 from services.registry.records.events import attempts_of
 from services.registry.records.slots import fits_capabilities
 from services.registry.records.sources import find_source
-from services.registry.records.turns import ENTRANT, UNIT, work
+from services.registry.records.turns import ENTRANT
 from services.registry.schema import LIVE, InstanceRow, JobRow, OwnerRow, RunRow
 
 _NAMES = {Stage.ENCODE: "an encoder", Stage.SAMPLE: "a sampler", Stage.DECODE: "a decoder"}

@@ -22,7 +22,8 @@ from services.common.rpc.errors import MeshError, Reason
 from services.registry.lifecycle import InstanceState, JobState, Stage
 from services.registry.limits import Limits, own_or
 from services.registry.placement import work_of
-from services.registry.records.turns import UNSAMPLED, measured_unit_s
+from services.registry.records.charges import measured_unit_s
+from services.registry.records.turns import UNSAMPLED
 from services.registry.schema import InstanceRow, JobRow, OwnerRow, table_of
 
 # Fewest jobs of a pool that may wait, however few samplers it has.
