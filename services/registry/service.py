@@ -52,6 +52,7 @@ from services.registry.sightings import Sightings
 from services.registry.signals import Signals
 from services.registry.stages import StageCalls
 from services.registry.starter import Starter
+from services.registry.submitting import Submitting
 from services.registry.watching import Watches
 
 log = structlog.get_logger()
@@ -215,7 +216,13 @@ class Registry:
             Mount(
                 "reelmesh.v1.JobService",
                 jobs_pb2_grpc.add_JobServiceServicer_to_server,
-                JobServicer(self.database, admission, watches, settings.stream_idle_s),
+                JobServicer(
+                    self.database,
+                    admission,
+                    Submitting(self.database, settings.limits),
+                    watches,
+                    settings.stream_idle_s,
+                ),
             ),
             Mount(
                 "reelmesh.v1.ArtifactService",

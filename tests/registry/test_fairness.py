@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlmodel import Session
 
+from reelmesh.v1 import jobs_pb2
+from services.common.ids import new_id
 from services.registry.fairness import (
     Entrant,
     Turns,
@@ -21,11 +23,9 @@ from services.registry.fairness import (
 from services.registry.lifecycle import RunEvent, Stage
 from services.registry.limits import Limits
 from services.registry.records.claims import Rules
-from services.registry.records.jobs import create_job, request_cancel
-from services.registry.records.owners import lock_owner
-from services.registry.records.queues import describe_job
-from services.registry.records.quotas import check_quota
-from tests.registry.queue import RESOLUTION, Queue
+from services.registry.records.jobs import request_cancel
+from services.registry.records.submissions import submit_all
+from tests.registry.queue import Queue, draft
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -156,7 +156,7 @@ def test_the_place_that_is_told_is_the_place_in_the_order(
             turns.put(taken.after(job_s))
     for place, (owner_id, own) in enumerate(order):
         others = [(one, waiting[one.owner_id]) for one in entrants if one.owner_id != owner_id]
-        assert count_ahead(entrants[int(owner_id)], own, others, job_s) == place
+        assert count_ahead(entrants[int(owner_id)], own, others, job_s, 100) == place
 
 
 def test_priority_counts_among_an_owners_own_jobs_only() -> None:
@@ -290,8 +290,9 @@ def test_no_claim_and_no_submit_reads_all_jobs_or_sorts_them(queue: Queue) -> No
     owner_id = queue.owner("bob")
 
     def submit(session: Session) -> str:
-        check_quota(session, lock_owner(session, owner_id), RESOLUTION, limits)
-        return describe_job(session, create_job(session, owner_id, RESOLUTION, 1, 2)).job_id
+        (verdict,) = submit_all(session, [draft(owner_id, request_id=new_id("job"))], limits)
+        assert isinstance(verdict, jobs_pb2.CreateJobResponse)
+        return verdict.job.job_id
 
     jobs = [queue.database.transact(submit)[0] for _ in range(3)]
     rules = Rules(limits=limits)

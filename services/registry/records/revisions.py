@@ -29,6 +29,7 @@ _NUMBER_ALL: Any = (
     .values(revision=_OWNERS.c.revision + bindparam("changes"))
     .returning(_OWNERS.c.owner_id, _OWNERS.c.revision)
 )
+_NUMBER_ALL_WAITING = _NUMBER_ALL.values(in_turn=True)
 
 
 def number(session: Session, job: JobRow) -> int:
@@ -48,13 +49,17 @@ def number(session: Session, job: JobRow) -> int:
         return int(session.execute(statement, values).scalar_one())
 
 
-def number_all(session: Session, jobs: Sequence[JobRow]) -> list[int]:
-    """The next revisions of their owners for changes of jobs that are bound now, in their order."""
+def number_all(session: Session, jobs: Sequence[JobRow], *, waiting: bool = False) -> list[int]:
+    """The next revisions of their owners for changes of these jobs, in their order.
+
+    All are bound now; or `waiting`: all wait for their first stage, so their owners are in turn.
+    """
+    statement = _NUMBER_ALL_WAITING if waiting else _NUMBER_ALL
     changes = Counter(job.owner_id for job in jobs)
     following: dict[str, int] = {}
     for count in sorted(set(changes.values())):
         names = sorted(owner_id for owner_id in changes if changes[owner_id] == count)
-        rows = session.execute(_NUMBER_ALL, {"numbered": names, "changes": count})
+        rows = session.connection().execute(statement, {"numbered": names, "changes": count})
         following |= {owner_id: revision - count for owner_id, revision in rows}
     revisions = []
     for job in jobs:

@@ -171,14 +171,19 @@ def may_take(candidate: Candidate, stage: Stage, job: JobRow) -> bool:
 
 def fits_capabilities(capabilities: bytes, job: JobRow) -> bool:
     """Whether an instance that registered these can run the job."""
-    shape = Shape(
+    return fits_shape(capabilities, shape_of(job))
+
+
+def shape_of(job: JobRow) -> Shape:
+    """What has to fit of the job."""
+    return Shape(
         job.mode, job.height, job.width, job.frames, job.evaluations, job.checkpoint_digest
     )
-    return _fits(capabilities, shape)
 
 
 @lru_cache(maxsize=4096)
-def _fits(capabilities: bytes, shape: Shape) -> bool:
+def fits_shape(capabilities: bytes, shape: Shape) -> bool:
+    """Whether an instance that registered these can run a job of this shape."""
     return fits(parse(capabilities), shape)
 
 

@@ -1,13 +1,13 @@
 """The owners' turns in the database: who is in turn, and where an owner joins and leaves them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func, update
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
-from services.registry.columns import utc_now
+from services.registry.columns import moments
 from services.registry.fairness import Entrant, start_time
 from services.registry.lifecycle import JobState, Stage
 from services.registry.schema import JobRow, OwnerRow, table_of
@@ -40,8 +40,10 @@ def encodable(owner_id: Any) -> ColumnElement[bool]:
 # Statements that every job needs are built once: building one takes longer than SQLite does.
 _OWNED: Any = bindparam("owner_id")
 _JOINING = select_columns(
-    col(OwnerRow.virtual_time_s), select(JobRow.job_id).where(*_queued(_OWNED)).exists()
-).where(col(OwnerRow.owner_id) == _OWNED)
+    col(OwnerRow.owner_id),
+    col(OwnerRow.virtual_time_s),
+    select(JobRow.job_id).where(*_queued(col(OwnerRow.owner_id))).correlate(OwnerRow).exists(),
+).where(col(OwnerRow.owner_id).in_(bindparam("owner_ids", expanding=True)))
 _LEAST_TIME = (
     select(OwnerRow.virtual_time_s)
     .where(
@@ -76,21 +78,28 @@ _IN_TURN: Any = (
 _IN_TURN_FROM = _IN_TURN.where(col(OwnerRow.virtual_time_s) >= bindparam("last"))
 
 
-def join(session: Session, owner_id: str) -> float:
-    """The owner, locked, is about to have one more job: its virtual time.
+def join(session: Session, owner_ids: Collection[str]) -> Mapping[str, float]:
+    """The owners, locked, are each about to have more jobs: their virtual times.
 
-    If it is the first that waits, the owner begins at the least of those in turn.
+    One whose first that waits it is begins at the least of those in turn, those before it included.
     """
-    now_s, waits = session.execute(_JOINING, {"owner_id": owner_id}).one()
-    if waits:
-        return float(now_s)
-    least = session.exec(_LEAST_TIME).first()
-    most = 0.0
-    if least is None:
-        most = session.exec(_MOST_TIME).one() or 0.0
-    begins_s = start_time(now_s, least, most)
-    session.execute(_JOIN, {"numbered": owner_id, "begins_s": begins_s, "now": utc_now()})
-    return begins_s
+    connection, times, waiting = session.connection(), {}, set()
+    for owner_id, time_s, waits in connection.execute(_JOINING, {"owner_ids": list(owner_ids)}):
+        times[owner_id] = float(time_s)
+        if waits:
+            waiting.add(owner_id)
+    begun = [owner_id for owner_id in owner_ids if owner_id not in waiting]
+    if not begun:
+        return times
+    least: float | None = connection.execute(_LEAST_TIME).scalar()
+    most = 0.0 if least is not None else connection.execute(_MOST_TIME).scalar() or 0.0
+    rows = []
+    for owner_id, now in zip(begun, moments(len(begun)), strict=True):
+        times[owner_id] = start_time(times[owner_id], least, most)
+        least = times[owner_id] if least is None else min(least, times[owner_id])
+        rows.append({"numbered": owner_id, "begins_s": times[owner_id], "now": now})
+    connection.execute(_JOIN, rows)
+    return times
 
 
 def in_turn(session: Session) -> Iterator[Entrant]:

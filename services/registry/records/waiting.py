@@ -5,13 +5,13 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, union_all
+from sqlalchemy import ColumnElement, bindparam, func, or_, union_all
 from sqlalchemy import select as select_columns
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from services.registry.lifecycle import Stage
 from services.registry.limits import Limits, own_or
-from services.registry.records.quotas import max_running, running_of
 from services.registry.schema import JobRow, OwnerRow, table_of
 
 # Built once: building one takes longer than SQLite does.
@@ -55,11 +55,27 @@ _BEGUN = select_columns(func.count()).where(
 )
 
 
+def _max_running(limits: Limits) -> ColumnElement[int]:
+    """An owner's limit, in SQL."""
+    return func.coalesce(col(OwnerRow.max_running), limits.max_running)
+
+
+def _running_of(owner_id: Any) -> ColumnElement[int]:
+    """How many jobs of an owner hold a sampler, in SQL."""
+    other = aliased(JobRow)
+    query = select(func.count()).where(
+        col(other.owner_id) == owner_id,
+        col(other.stage) == Stage.SAMPLE,
+        col(other.waiting).is_(False),
+    )
+    return query.correlate(JobRow).scalar_subquery()
+
+
 @lru_cache(maxsize=16)
 def _ordered(stage: Stage, limits: Limits) -> Any:
     """(job, samplers its owner holds, how many it may hold) of the jobs that wait, by turn."""
-    running = running_of(col(JobRow.owner_id))
-    limit = max_running(limits)
+    running = _running_of(col(JobRow.owner_id))
+    limit = _max_running(limits)
     query = (
         select(JobRow, running, limit)
         .join(OwnerRow, col(OwnerRow.owner_id) == col(JobRow.owner_id))
