@@ -63,7 +63,8 @@ class Dispatcher:
         while more:
             more = False
             waiting = await self._database.read(waiting_stages)
-            for stage in (stage for stage in _ORDER if stage in waiting):
+            served = waiting & {one.stage for one in instances if one.instance_id in willing}
+            for stage in (stage for stage in _ORDER if stage in served):
                 bind = partial(
                     claim_all,
                     stage=stage,

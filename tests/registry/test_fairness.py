@@ -1,7 +1,9 @@
 """Whose turn it is: the bound, weights, newcomers, and the order that the database gives."""
 
+import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from services.registry.fairness import (
 )
 from services.registry.lifecycle import RunEvent, Stage
 from services.registry.limits import Limits
+from services.registry.records.changes import lock_job
 from services.registry.records.claims import Rules
 from services.registry.records.jobs import request_cancel
 from services.registry.records.submissions import submit_all
@@ -270,6 +273,61 @@ def test_a_place_is_not_counted_beyond_a_hundred(queue: Queue) -> None:
     alice = queue.owner("alice")
     jobs = queue.jobs(alice, 103)
     assert [queue.place(jobs[index]) for index in (0, 99, 102)] == [0, 99, 100]
+
+
+def test_a_first_job_that_somebody_else_holds_is_passed_over(queue: Queue) -> None:
+    """On PostgreSQL, where somebody can; its owner's next job is given the turn."""
+    if queue.database._engine.dialect.name == "sqlite":
+        pytest.skip("it takes one writer at a time")
+    queue.instance("encoder-0", Stage.ENCODE, slots=4)
+    queue.instance("sampler-0", Stage.SAMPLE, slots=4)
+    bob = queue.jobs(queue.owner("bob"), 2)
+    ann = queue.jobs(queue.owner("ann"), 2)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(session: Session) -> None:
+        lock_job(session, bob[0])
+        held.set()
+        go_on.wait(10)
+
+    holder = threading.Thread(target=queue.database.transact, args=(hold,))
+    holder.start()
+    assert held.wait(10)
+    assert sorted(queue.claim(Stage.ENCODE)) == sorted([bob[1], *ann])
+    go_on.set()
+    holder.join()
+    assert queue.claim(Stage.ENCODE) == [bob[0]]
+
+
+def test_a_claim_of_many_owners_gives_the_turns_of_claims_one_by_one(queue: Queue) -> None:
+    """Weights, priorities and limits decide alike, however many are bound at a time."""
+    for number in range(3):
+        queue.instance(f"encoder-{number}", Stage.ENCODE, slots=16)
+    queue.instance("sampler-0", Stage.SAMPLE, slots=16)
+    orders = []
+    for most in (1, 5, 40):
+        names = [
+            queue.owner(f"{most} {number}", weight=[1.0, 2.0][number % 2], max_running=number % 4)
+            for number in range(8)
+        ]
+        where: dict[str, tuple[int, int]] = {}
+        for number, name in enumerate(names):
+            for priority in (0, 1, 0, 1):
+                for job_id in queue.jobs(name, 1, priority):
+                    where[job_id] = (number, len(where) % 4)
+        bound: list[str] = []
+        while len(bound) < 40 and (
+            more := queue.claim(Stage.ENCODE, Rules(encoded_ahead=1000), most)
+        ):
+            bound += more
+        orders.append([where[job_id] for job_id in bound])
+        for job_id, (number, _) in where.items():
+            if job_id in bound:
+                queue.end(job_id, RunEvent.REPORTED_FAILED)
+            else:
+                cancel = partial(request_cancel, owner_id=names[number], job_id=job_id)
+                queue.database.transact(cancel)
+    assert orders[0] == orders[1] == orders[2]
 
 
 def test_no_claim_and_no_submit_reads_all_jobs_or_sorts_them(queue: Queue) -> None:

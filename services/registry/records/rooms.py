@@ -16,7 +16,7 @@ from services.registry.records.turns import UNSAMPLED
 from services.registry.schema import InstanceRow, JobRow, table_of
 
 # Jobs that one transaction admits: others want to write too.
-BATCH = 32
+BATCH = 64
 # The pool of all samplers.
 ANY = ("", "")
 # Fewest jobs of a pool that may wait, however few samplers it has.
