@@ -14,7 +14,8 @@ from services.registry.schema import JobRow, OwnerRow, table_of
 
 # Stages of jobs that are not yet sampled.
 UNSAMPLED = (Stage.ENCODE, Stage.SAMPLE)
-_PAGE = 32
+# More than a claim asks for at once.
+_PAGE = 40
 
 
 def _queued(owner_id: Any) -> list[Any]:
