@@ -1,13 +1,16 @@
 """Submits and bindings at a long queue, beside a plain table that does nothing else.
 
-Real: the database, the transaction of CreateJob (quota, pool limit, turn, job, event, answer), the
-dispatcher with its signal, its claims and their transaction, and the one in which a run's success
-is taken in. Simulated: the instances are rows without sockets (so no start is sent, and prompts are
-not counted), and every encode succeeds at once. 900 samplers and 100 encoders of one slot each are
-busy all the time, the encoded jobs that may wait do, and behind them the queue that is measured.
+Real: the database, what writes CreateJob (quota, pool limit, turn, job, event, place in the queue
+and answer; submits that are under way together share a transaction, as in the service), the
+dispatcher with its signal, its claims (up to 32 bindings a transaction), and the transaction in
+which a run's success is taken in. Simulated: the instances are rows without sockets (so no start
+is sent, and prompts are not counted), and every encode succeeds at once. 900 samplers and 100
+encoders of one slot each are busy all the time, the encoded jobs that may wait do, and behind them
+the queue that is measured.
 
-The plain table is claimed by one UPDATE of `FOR UPDATE SKIP LOCKED` on PostgreSQL, and by one
-UPDATE .. RETURNING on SQLite, through the same connections.
+The plain table has a transaction for each submit, by as many callers at once as ours, and one for
+each claim, by eight: an UPDATE of `FOR UPDATE SKIP LOCKED` on PostgreSQL, and one UPDATE ..
+RETURNING on SQLite, through the same connections.
 """
 
 import argparse
