@@ -1,13 +1,16 @@
 """Submits and bindings at a long queue, beside a plain table that does nothing else.
 
-Real: the database, the transaction of CreateJob (quota, pool limit, turn, job, event, answer), the
-dispatcher with its signal, its claims and their transaction, and the one in which a run's success
-is taken in. Simulated: the instances are rows without sockets (so no start is sent, and prompts are
-not counted), and every encode succeeds at once. 900 samplers and 100 encoders of one slot each are
-busy all the time, the encoded jobs that may wait do, and behind them the queue that is measured.
+Real: the database, what writes CreateJob (quota, pool limit, turn, job, event, place in the queue
+and answer; submits that are under way together share a transaction, as in the service), the
+dispatcher with its signal, its claims (up to 32 bindings a transaction), and the transaction in
+which a run's success is taken in. Simulated: the instances are rows without sockets (so no start
+is sent, and prompts are not counted), and every encode succeeds at once. 900 samplers and 100
+encoders of one slot each are busy all the time, the encoded jobs that may wait do, and behind them
+the queue that is measured.
 
-The plain table is claimed by one UPDATE of `FOR UPDATE SKIP LOCKED` on PostgreSQL, and by one
-UPDATE .. RETURNING on SQLite, through the same connections.
+The plain table has a transaction for each submit, by as many callers at once as ours, and one for
+each claim, by eight: an UPDATE of `FOR UPDATE SKIP LOCKED` on PostgreSQL, and one UPDATE ..
+RETURNING on SQLite, through the same connections.
 """
 
 import argparse
@@ -36,21 +39,20 @@ from services.registry.lifecycle import RUN_LIVE, InstanceState, JobState, RunEv
 from services.registry.limits import Limits
 from services.registry.migration import migrate
 from services.registry.peers import Peers
-from services.registry.records import requests
 from services.registry.records.changes import change_run, lock_run
 from services.registry.records.claims import Rules
-from services.registry.records.jobs import create_job
-from services.registry.records.owners import lock_owner
-from services.registry.records.queues import describe_job
-from services.registry.records.quotas import check_quota
+from services.registry.records.submissions import Draft
 from services.registry.resolution import Resolution
 from services.registry.roster import Roster
 from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow
 from services.registry.signals import Signals
+from services.registry.submitting import Submitting
 
 SIZES = (100, 1_000, 10_000)
 _OWNERS, _SAMPLERS, _ENCODERS, _AHEAD = 1_000, 900, 100, 2
-_FREED, _SUBMITS, _AT_ONCE = 200, 400, 8
+_FREED, _SUBMITS, _CLAIMS = 200, 800, 800
+# Submits under way at the same time; and plain ones.
+_FEW, _MANY = 8, 64
 # Raised for this, and checked all the same.
 _LIMITS = Limits(max_running=100, max_waiting=10_000, waiting_per_sampler=100.0)
 _SPEC = Resolution(
@@ -119,6 +121,7 @@ class _Mesh:
         self.encoding: asyncio.Queue[str] = asyncio.Queue()
         self.may_encode = asyncio.Event()
         self.may_encode.set()
+        self.submitting = Submitting(database, _LIMITS)
         self.dispatcher = Dispatcher(
             database,
             signals,
@@ -163,8 +166,9 @@ class _Mesh:
         tasks = [asyncio.create_task(self.dispatcher.run()), asyncio.create_task(self._encode())]
         try:
             await self._settle()
-            figures |= await self._measure_submits()
-            await self._settle()
+            for at_once in (_FEW, _MANY):
+                figures[f"submits_{at_once}_per_s"] = await self._measure_submits(at_once)
+                await self._settle()
             figures |= await self._measure_freed()
             figures |= await self._measure_bindings()
             await self._settle()
@@ -198,20 +202,10 @@ class _Mesh:
     async def _submit(self) -> None:
         owner_id = _owner_id(random.randrange(_OWNERS))
         request = jobs_pb2.CreateJobRequest(request_id=new_id("job"))
+        await self.submitting.submit(Draft(owner_id, _SPEC, 1, 9, request))
 
-        def create(session: Session) -> None:
-            owner = lock_owner(session, owner_id)
-            check_quota(session, owner, _SPEC, _LIMITS)
-            job = create_job(session, owner_id, _SPEC, 1, 9)
-            answer = jobs_pb2.CreateJobResponse(job=describe_job(session, job))
-            requests.keep_answer(
-                session, owner_id, "CreateJob", request.request_id, request, answer
-            )
-
-        await self.database.write(create)
-
-    async def _measure_submits(self) -> dict[str, float]:
-        rate = await _rate(self._submit, _SUBMITS)
+    async def _measure_submits(self, at_once: int) -> float:
+        rate = await _rate(self._submit, _SUBMITS, at_once)
 
         def undo(session: Session) -> None:
             newest = (
@@ -223,7 +217,7 @@ class _Mesh:
             session.execute(text(f"DELETE FROM job WHERE job_id IN ({newest})"), values)
 
         await self.database.write(undo)
-        return {"submits_per_s": rate}
+        return rate
 
     async def _measure_freed(self) -> dict[str, float]:
         """One slot at a time: from the commit that freed it to the commit that bound it again."""
@@ -299,8 +293,8 @@ def _live_samples(session: Session) -> list[tuple[str, str]]:
     return list(session.exec(query).all())
 
 
-async def _rate(work: Callable[[], Coroutine[Any, Any, None]], count: int) -> float:
-    """How often a second, several at once."""
+async def _rate(work: Callable[[], Coroutine[Any, Any, None]], count: int, at_once: int) -> float:
+    """How often a second, so many at once."""
     left = count
 
     async def go_on() -> None:
@@ -310,7 +304,7 @@ async def _rate(work: Callable[[], Coroutine[Any, Any, None]], count: int) -> fl
             await work()
 
     began = time.perf_counter()
-    await asyncio.gather(*(go_on() for _ in range(_AT_ONCE)))
+    await asyncio.gather(*(go_on() for _ in range(at_once)))
     return count / (time.perf_counter() - began)
 
 
@@ -323,11 +317,13 @@ async def _measure_plain(database: Database, size: int) -> dict[str, float]:
             text("CREATE TABLE plain (id VARCHAR(40) PRIMARY KEY, waiting BOOLEAN, place INTEGER)")
         )
         session.execute(text("CREATE INDEX ix_plain ON plain (waiting, place)"))
-        rows = [{"id": new_id("job"), "yes": True, "place": place} for place in range(size + 900)]
+        rows = [
+            {"id": new_id("job"), "yes": True, "place": place} for place in range(size + _CLAIMS)
+        ]
         session.execute(text("INSERT INTO plain VALUES (:id, :yes, :place)"), rows)
 
     await database.write(make)
-    place = size + 900
+    place = size + _CLAIMS
 
     async def submit() -> None:
         nonlocal place
@@ -348,8 +344,9 @@ async def _measure_plain(database: Database, size: int) -> dict[str, float]:
         await database.write(lambda session: session.execute(claim, values).scalar_one())
 
     return {
-        "plain_submits_per_s": await _rate(submit, _SUBMITS),
-        "plain_bindings_per_s": await _rate(bind, _SUBMITS),
+        f"plain_submits_{_FEW}_per_s": await _rate(submit, _SUBMITS, _FEW),
+        f"plain_submits_{_MANY}_per_s": await _rate(submit, _SUBMITS, _MANY),
+        "plain_bindings_per_s": await _rate(bind, _CLAIMS, _FEW),
     }
 
 
@@ -437,12 +434,14 @@ def report(figures: dict[str, Any]) -> str:
     lines = [
         f"{figures['database']}, {_OWNERS} owners, {_SAMPLERS + _ENCODERS} instances as rows",
         "",
-        "| queued | freed slot to bound, p50 | p99 | submits/s | plain | bindings/s | plain |",
-        "|---|---|---|---|---|---|---|",
+        f"| queued | freed slot to bound, p50 | p99 | submits/s, {_FEW} at once | plain "
+        f"| {_MANY} at once | plain | bindings/s | plain |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {size} | {one['freed_p50_s'] * 1000:.1f} ms | {one['freed_p99_s'] * 1000:.1f} ms "
-        f"| {one['submits_per_s']:.0f} | {one['plain_submits_per_s']:.0f} "
+        f"| {one[f'submits_{_FEW}_per_s']:.0f} | {one[f'plain_submits_{_FEW}_per_s']:.0f} "
+        f"| {one[f'submits_{_MANY}_per_s']:.0f} | {one[f'plain_submits_{_MANY}_per_s']:.0f} "
         f"| {one['bindings_per_s']:.0f} | {one['plain_bindings_per_s']:.0f} |"
         for size, one in sizes.items()
     ]

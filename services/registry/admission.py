@@ -12,7 +12,8 @@ from services.common.rpc.errors import MeshError, Reason
 from services.registry.lifecycle import InstanceState, Stage
 from services.registry.limits import Limits
 from services.registry.peers import Peers
-from services.registry.records.quotas import Wanted, check_quota
+from services.registry.records.quotas import check_quota
+from services.registry.records.rooms import Wanted
 from services.registry.records.slots import parse
 from services.registry.resolution import (
     NAMES,

@@ -4,7 +4,7 @@ SQLite drops time zones and SQLAlchemy's own Enum stores member names; both have
 in the field, so neither is left to a default here.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -59,3 +59,9 @@ class ByValue(TypeDecorator[E], Generic[E]):
 def utc_now() -> datetime:
     """Now, aware."""
     return datetime.now(UTC)
+
+
+def moments(count: int) -> list[datetime]:
+    """So many times up to now, each later than the one before: what comes together has an order."""
+    now = utc_now()
+    return [now - timedelta(microseconds=left) for left in reversed(range(count))]

@@ -5,6 +5,7 @@ Every binding is committed before its follower makes the first call. It is commi
 right to send its start is handed to its follower in memory, and is gone if either of them is.
 """
 
+import asyncio
 from functools import partial
 
 from services.registry.backoff import Backoff
@@ -50,20 +51,20 @@ class Dispatcher:
         with self._signals.listening(QUEUES) as news:
             while True:
                 news.clear()
-                await self._bind_all()
+                await self._bind_all(news)
                 await wait(news, min(_LOOK_S, self._backoff.next_s()))
 
-    async def _bind_all(self) -> None:
+    async def _bind_all(self, news: asyncio.Event) -> None:
         instances = await self._roster.read()
         await self._peers.keep_only({one.endpoint for one in instances})
         reachable = self._peers.reachable(instances)
         willing = self._backoff.without(reachable)
 
-        more = True
-        while more:
-            more = False
-            waiting = await self._database.read(waiting_stages)
-            for stage in (stage for stage in _ORDER if stage in waiting):
+        waiting = await self._database.read(waiting_stages)
+        while waiting:
+            served = waiting & {one.stage for one in instances if one.instance_id in willing}
+            waiting = set()
+            for stage in (stage for stage in _ORDER if stage in served):
                 bind = partial(
                     claim_all,
                     stage=stage,
@@ -75,6 +76,13 @@ class Dispatcher:
                     run_ids = await self._database.write(bind)
                     for run_id in run_ids:
                         self._following.follow(run_id, may_send=True)
-                more = more or len(run_ids) == BATCH
+                if len(run_ids) == BATCH:
+                    waiting.add(stage)
             # What refused meanwhile is not asked again at once.
             willing = self._backoff.without(willing)
+            if waiting and news.is_set():
+                news.clear()
+                waiting = await self._database.read(waiting_stages)
+            elif Stage.SAMPLE in waiting:
+                # What is sampled makes room for what may be encoded.
+                waiting.add(Stage.ENCODE)

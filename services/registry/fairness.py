@@ -76,9 +76,9 @@ def most_overtakes(weight: float, other_weight: float, longest_s: float, shortes
 
 
 def count_ahead(
-    mine: Entrant, own_ahead: int, others: Sequence[tuple[Entrant, int]], job_s: float
+    mine: Entrant, own_ahead: int, others: Iterable[tuple[Entrant, int]], job_s: float, most: int
 ) -> int:
-    """Jobs that will be given a turn before an owner's job, if nobody comes.
+    """Jobs that will be given a turn before an owner's job, if nobody comes; not more than `most`.
 
     `own_ahead` of its owner are before it. Of each other owner there is the number that waits; all
     jobs are taken to be as long as `job_s`, so for jobs alike this is the very order.
@@ -92,6 +92,8 @@ def count_ahead(
         if even and (other.since, other.owner_id) < (at.since, at.owner_id):
             before += 1
         ahead += max(0, min(waiting, before))
+        if ahead >= most:
+            return most
     return ahead
 
 

@@ -6,15 +6,14 @@ matters is remembered: a restarted registry follows the same run from its row al
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
-import grpc
 import structlog
 
-from reelmesh.v1 import stage_pb2, transfer_pb2
+from reelmesh.v1 import stage_pb2
 from services.common import telemetry
 from services.common.rpc.errors import MeshError, Reason
 from services.common.transfer.reader import pull
@@ -24,28 +23,22 @@ from services.registry.database import Database
 from services.registry.lifecycle import RunEvent, RunState, holds_slot
 from services.registry.peers import Peers
 from services.registry.publishing import Publisher
-from services.registry.records.bindings import Binding, mark_sent, read_binding
+from services.registry.records.bindings import Binding, read_binding
 from services.registry.records.changes import make_failure
 from services.registry.records.reports import (
     Outcome,
     apply_absence,
-    apply_doubt,
     apply_event,
     apply_report,
     mark_tombstoned,
 )
 from services.registry.signals import Signals, wait
 from services.registry.stages import StageCalls
+from services.registry.starter import Starter
 
 log = structlog.get_logger()
 
 _RETRY_S = 0.5
-# The request itself is to blame: the same start would fail again.
-_HOPELESS = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.INTERNAL,
-)
 
 
 class Follower:
@@ -61,7 +54,7 @@ class Follower:
         store: BundleStore,
         backoff: Backoff,
         ask_interval_s: float,
-        address: Callable[[], str],
+        starter: Starter,
     ) -> None:
         self._database = database
         self._signals = signals
@@ -71,8 +64,7 @@ class Follower:
         self._store = store
         self._backoff = backoff
         self._ask_interval_s = ask_interval_s
-        # Where stages reach the registry, for our own copies.
-        self._address = address
+        self._starter = starter
         self.dropped_reports = 0
         # The last report of each run that was taken in, while nothing has doubted it since: the
         # same one again is no news, and needs no turn to write.
@@ -96,10 +88,11 @@ class Follower:
         run = binding.run
         telemetry.bind(run_id=run_id, job_id=run.job_id, owner_id=binding.job.owner_id)
         with self._signals.listening(run_id, run.instance_id) as news:
-            outcome, hopeless = await self._start(binding, may_send)
-            if outcome is Outcome.LIVE:
-                # It has just said so itself: there is nothing to ask.
-                await self._try(self._listen(binding, news), news)
+            report, hopeless = await self._starter.start(binding, may_send)
+            if report is not None:
+                if await self._take(binding, report) is Outcome.LIVE:
+                    # It has just said so itself: there is nothing to ask.
+                    await self._try(self._listen(binding, news), news)
                 binding = await self._read(run_id)
             while binding is not None and holds_slot(binding.run.state):
                 news.clear()
@@ -122,61 +115,6 @@ class Follower:
 
     async def _read(self, run_id: str) -> Binding | None:
         return await self._database.read(lambda session: read_binding(session, run_id))
-
-    async def _start(
-        self, binding: Binding, may_send: bool
-    ) -> tuple[Outcome | None, stage_pb2.Failure | None]:
-        """Send the start if that is ours to do: what became of its answer, if there was one.
-
-        And the failure if the stage blamed the request for it.
-        """
-        run = binding.run
-        if run.state is not RunState.BOUND:
-            return None, None
-        if run.start_sent and not may_send:
-            await self._database.write(lambda session: apply_doubt(session, run.run_id))
-            return None, None
-        if may_send and run.start_sent and binding.job.cancel_requested:
-            # Nobody else can send it, and we do not: it certainly never runs.
-            await self._database.write(
-                lambda session: apply_event(session, run.run_id, RunEvent.WITHDRAWN)
-            )
-            return None, None
-        ours = run.start_sent or await self._database.write(
-            lambda session: mark_sent(session, run.run_id)
-        )
-        if not ours:
-            return None, None
-        try:
-            source = self._source(binding)
-            report = await self._calls.start(self._peers.peer(binding.endpoint), binding, source)
-        except MeshError as error:
-            log.warning("start_not_answered", reason=error.reason, error=error.message)
-            return None, await self._unanswered(binding, error)
-        return await self._take(binding, report), None
-
-    async def _unanswered(self, binding: Binding, error: MeshError) -> stage_pb2.Failure | None:
-        run = binding.run
-        if error.reason is Reason.STALE_RUN:
-            # The one start that was ever sent met another generation or journal: it did not take
-            # the run, and says so itself.
-            self._backoff.add(run.instance_id)
-            await self._database.write(
-                lambda session: apply_event(session, run.run_id, RunEvent.NEVER_RAN)
-            )
-            return None
-        await self._database.write(lambda session: apply_doubt(session, run.run_id))
-        if error.code in _HOPELESS:
-            return make_failure(error.reason, error.message, run.stage, resumable=False)
-        return None
-
-    def _source(self, binding: Binding) -> transfer_pb2.BundleRef | None:
-        """The input of the run, where it can be read now."""
-        source = binding.source
-        if source is None:
-            return None
-        reachable = source.held and self._peers.is_open(source.endpoint)
-        return source.ref(reachable, self._address())
 
     async def _look(
         self, binding: Binding, hopeless: stage_pb2.Failure | None, news: asyncio.Event

@@ -4,6 +4,7 @@ Pure. Work is counted in rows of the transformer's sequence (the sampler's: time
 instance's speed is the seconds that one unit took it lately.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -66,18 +67,30 @@ class Board:
     """
 
     def __init__(self, candidates: Iterable[Candidate], stage: Stage) -> None:
-        self._candidates = list(candidates)
-        known = [one.unit_time_s for one in self._candidates if one.unit_time_s]
+        candidates = [one for one in candidates if one.slots_free_in_s]
+        known = [one.unit_time_s for one in candidates if one.unit_time_s]
         self._unit_s = sum(known) / len(known) if known else TYPICAL_UNIT_S[stage]
+        # Of those that are free now the order is the same for every job: it is found once.
+        self._free: list[tuple[float, int, str, Candidate]] = []
+        self._busy: list[Candidate] = []
+        for one in candidates:
+            self._put(one)
+
+    def _put(self, candidate: Candidate) -> None:
+        if 0.0 in candidate.slots_free_in_s:
+            place = (self.unit_s(candidate), _taken(candidate), candidate.instance_id, candidate)
+            insort(self._free, place)
+        else:
+            self._busy.append(candidate)
 
     @property
     def free(self) -> bool:
         """Whether a slot is free."""
-        return any(0.0 in one.slots_free_in_s for one in self._candidates)
+        return bool(self._free)
 
     def count_free(self) -> int:
         """Free slots."""
-        return sum(one.slots_free_in_s.count(0.0) for one in self._candidates)
+        return sum(place[-1].slots_free_in_s.count(0.0) for place in self._free)
 
     def unit_s(self, candidate: Candidate) -> float:
         """Its speed; one that was never measured is taken to be like the others."""
@@ -85,22 +98,27 @@ class Board:
 
     def assign(self, work: float, may: Callable[[Candidate], bool]) -> Candidate | None:
         """The free candidate that the job goes to; None if none may, or a busy one is better."""
-        best: tuple[float, float, int, str] | None = None
-        chosen: Candidate | None = None
-        for one in self._candidates:
-            if not one.slots_free_in_s or not may(one):
-                continue
+        place = next((place for place in self._free if may(place[-1])), None)
+        chosen = place[-1] if place else None
+        best = (work * place[0], 0.0, place[1], place[2]) if place else None
+        for one in self._busy:
             free_in_s = min(one.slots_free_in_s)
-            took = sum(1 for slot in one.slots_free_in_s if slot > 0)
             takes_s = work * self.unit_s(one)
-            finish_s = free_in_s + takes_s
-            reckoned_s = finish_s + (_WORTH * takes_s if free_in_s else 0.0)
-            rank = (reckoned_s, free_in_s, took, one.instance_id)
-            if best is None or rank < best:
+            rank = (free_in_s + takes_s + _WORTH * takes_s, free_in_s, _taken(one), one.instance_id)
+            if (best is None or rank < best) and may(one):
                 best, chosen = rank, one
         if best is None or chosen is None:
             return None
         free_in_s = best[1]
         finish_s = free_in_s + work * self.unit_s(chosen)
         chosen.slots_free_in_s[chosen.slots_free_in_s.index(free_in_s)] = finish_s
-        return chosen if free_in_s == 0 else None
+        if free_in_s > 0 or place is None:
+            return None
+        self._free.remove(place)
+        self._put(chosen)
+        return chosen
+
+
+def _taken(candidate: Candidate) -> int:
+    """Its slots that are held."""
+    return sum(1 for slot in candidate.slots_free_in_s if slot > 0)

@@ -51,6 +51,8 @@ from services.registry.shelf import Shelf
 from services.registry.sightings import Sightings
 from services.registry.signals import Signals
 from services.registry.stages import StageCalls
+from services.registry.starter import Starter
+from services.registry.submitting import Submitting
 from services.registry.watching import Watches
 
 log = structlog.get_logger()
@@ -100,6 +102,13 @@ class Registry:
         leases = Leases(self.database, Sightings(settings.lease_s))
         self._replicas = Replicas(self.database, replica_id, Sightings(settings.lease_s))
         backoff = Backoff(settings.refusal_backoff_s)
+        starter = Starter(
+            self.database,
+            self._peers,
+            calls,
+            backoff,
+            lambda: settings.advertise or self.mesh_address,
+        )
         self.follower = Follower(
             self.database,
             self.signals,
@@ -109,7 +118,7 @@ class Registry:
             store,
             backoff,
             settings.ask_interval_s,
-            lambda: settings.advertise or self.mesh_address,
+            starter,
         )
         following = Following(self.database, self.signals, self.follower, replica_id)
         dispatcher = Dispatcher(
@@ -207,7 +216,13 @@ class Registry:
             Mount(
                 "reelmesh.v1.JobService",
                 jobs_pb2_grpc.add_JobServiceServicer_to_server,
-                JobServicer(self.database, admission, watches, settings.stream_idle_s),
+                JobServicer(
+                    self.database,
+                    admission,
+                    Submitting(self.database, settings.limits),
+                    watches,
+                    settings.stream_idle_s,
+                ),
             ),
             Mount(
                 "reelmesh.v1.ArtifactService",

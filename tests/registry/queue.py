@@ -2,16 +2,16 @@
 
 from sqlmodel import Session, col, select
 
-from reelmesh.v1 import stage_pb2
+from reelmesh.v1 import jobs_pb2, stage_pb2
 from services.common.ids import new_id
 from services.registry.database import Database
 from services.registry.lifecycle import RunEvent, RunState, Stage
 from services.registry.records.changes import change_run, lock_run
 from services.registry.records.claims import Rules, claim_all
 from services.registry.records.instances import register
-from services.registry.records.jobs import create_job
 from services.registry.records.owners import create_owner
 from services.registry.records.queues import describe_job
+from services.registry.records.submissions import Draft, create_jobs
 from services.registry.resolution import Resolution
 from services.registry.schema import JobRow, OwnerRow, RunRow
 
@@ -27,6 +27,19 @@ RESOLUTION = Resolution(
     seed=None,
 )
 NO_LIMITS = Rules(encoded_ahead=1000)
+
+
+def draft(owner_id: str, resolution: Resolution = RESOLUTION, request_id: str = "") -> Draft:
+    """What CreateJob makes of a request."""
+    request = jobs_pb2.CreateJobRequest(request_id=request_id)
+    request.spec.prompt = resolution.prompt
+    return Draft(owner_id, resolution, 1, 2, request)
+
+
+def create_job(session: Session, owner_id: str, resolution: Resolution = RESOLUTION) -> JobRow:
+    """A job, whatever the limits are."""
+    (message,) = create_jobs(session, [draft(owner_id, resolution)])
+    return session.get_one(JobRow, message.job_id)
 
 
 class Queue:
@@ -64,9 +77,7 @@ class Queue:
         """Jobs in order."""
         wanted = Resolution(**{**RESOLUTION.__dict__, "priority": priority})
         return [
-            self.database.transact(
-                lambda session: create_job(session, owner_id, wanted, 1, 2).job_id
-            )[0]
+            self.database.transact(lambda session: create_job(session, owner_id, wanted).job_id)[0]
             for _ in range(count)
         ]
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -21,22 +22,10 @@ from services.registry.lifecycle import InstanceState, RunState, Stage
 from services.registry.migration import SchemaMismatch, _config, migrate, require_schema
 from services.registry.records.claims import claim
 from services.registry.records.instances import register, suspect
-from services.registry.records.jobs import create_job
 from services.registry.records.owners import create_owner
-from services.registry.resolution import Resolution
+from services.registry.records.submissions import create_jobs
 from services.registry.schema import InstanceRow, JobRow, OwnerRow, RunRow
-
-RESOLUTION = Resolution(
-    prompt="a boat",
-    mode="T2VA",
-    height=128,
-    width=128,
-    frames=124,
-    evaluations=3,
-    checkpoint_digest="",
-    off_distribution=False,
-    seed=None,
-)
+from tests.registry.queue import create_job, draft
 
 
 @pytest.fixture
@@ -89,7 +78,7 @@ def add_jobs(session: Session, count: int) -> None:
     """Queued jobs of one owner."""
     owner = create_owner(session, "somebody", admin=False)
     for _ in range(count):
-        create_job(session, owner.owner_id, RESOLUTION, 1, 2)
+        create_job(session, owner.owner_id)
 
 
 def test_eight_claimers_claim_every_job_once(database: Database) -> None:
@@ -180,7 +169,7 @@ def test_times_are_aware_utc_and_enums_are_values(database: Database) -> None:
     def write(session: Session) -> None:
         session.add(OwnerRow(owner_id="own_1", name="x", create_time=at))
         session.flush()
-        create_job(session, "own_1", RESOLUTION, 2**64 - 1, 2)
+        create_jobs(session, [replace(draft("own_1"), seed=2**64 - 1)])
 
     database.transact(write)
     with Session(database._engine) as session:

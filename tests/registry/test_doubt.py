@@ -15,11 +15,9 @@ from services.registry.database import Database, make_engine
 from services.registry.lifecycle import Stage
 from services.registry.records.bindings import Binding, live_runs, mark_sent, withdraw_unsent
 from services.registry.records.claims import Rules, claim
-from services.registry.records.jobs import create_job
 from tests.registry.mesh import Mesh, until
-from tests.registry.queue import Queue
+from tests.registry.queue import Queue, create_job
 from tests.registry.stages import FakeStage, Journal
-from tests.registry.test_database import RESOLUTION
 
 SUCCEEDED = jobs_pb2.JOB_STATE_SUCCEEDED
 LIST = instances_pb2.ListInstancesRequest()
@@ -140,7 +138,7 @@ async def test_a_registry_that_died_around_a_start_sends_it_once(mesh: Mesh, sen
     names = ["encoder-0"]
 
     def bind(session: Session) -> str:
-        job = create_job(session, owner_id, RESOLUTION, 1, 2)
+        job = create_job(session, owner_id)
         run_id = claim(session, Stage.ENCODE, names, names, 2)
         assert run_id is not None
         assert not sent or mark_sent(session, run_id)

@@ -1,7 +1,9 @@
 """Whose turn it is: the bound, weights, newcomers, and the order that the database gives."""
 
+import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlmodel import Session
 
+from reelmesh.v1 import jobs_pb2
+from services.common.ids import new_id
 from services.registry.fairness import (
     Entrant,
     Turns,
@@ -20,12 +24,11 @@ from services.registry.fairness import (
 )
 from services.registry.lifecycle import RunEvent, Stage
 from services.registry.limits import Limits
+from services.registry.records.changes import lock_job
 from services.registry.records.claims import Rules
-from services.registry.records.jobs import create_job, request_cancel
-from services.registry.records.owners import lock_owner
-from services.registry.records.queues import describe_job
-from services.registry.records.quotas import check_quota
-from tests.registry.queue import RESOLUTION, Queue
+from services.registry.records.jobs import request_cancel
+from services.registry.records.submissions import submit_all
+from tests.registry.queue import Queue, draft
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -156,7 +159,7 @@ def test_the_place_that_is_told_is_the_place_in_the_order(
             turns.put(taken.after(job_s))
     for place, (owner_id, own) in enumerate(order):
         others = [(one, waiting[one.owner_id]) for one in entrants if one.owner_id != owner_id]
-        assert count_ahead(entrants[int(owner_id)], own, others, job_s) == place
+        assert count_ahead(entrants[int(owner_id)], own, others, job_s, 100) == place
 
 
 def test_priority_counts_among_an_owners_own_jobs_only() -> None:
@@ -272,6 +275,61 @@ def test_a_place_is_not_counted_beyond_a_hundred(queue: Queue) -> None:
     assert [queue.place(jobs[index]) for index in (0, 99, 102)] == [0, 99, 100]
 
 
+def test_a_first_job_that_somebody_else_holds_is_passed_over(queue: Queue) -> None:
+    """On PostgreSQL, where somebody can; its owner's next job is given the turn."""
+    if queue.database._engine.dialect.name == "sqlite":
+        pytest.skip("it takes one writer at a time")
+    queue.instance("encoder-0", Stage.ENCODE, slots=4)
+    queue.instance("sampler-0", Stage.SAMPLE, slots=4)
+    bob = queue.jobs(queue.owner("bob"), 2)
+    ann = queue.jobs(queue.owner("ann"), 2)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(session: Session) -> None:
+        lock_job(session, bob[0])
+        held.set()
+        go_on.wait(10)
+
+    holder = threading.Thread(target=queue.database.transact, args=(hold,))
+    holder.start()
+    assert held.wait(10)
+    assert sorted(queue.claim(Stage.ENCODE)) == sorted([bob[1], *ann])
+    go_on.set()
+    holder.join()
+    assert queue.claim(Stage.ENCODE) == [bob[0]]
+
+
+def test_a_claim_of_many_owners_gives_the_turns_of_claims_one_by_one(queue: Queue) -> None:
+    """Weights, priorities and limits decide alike, however many are bound at a time."""
+    for number in range(3):
+        queue.instance(f"encoder-{number}", Stage.ENCODE, slots=16)
+    queue.instance("sampler-0", Stage.SAMPLE, slots=16)
+    orders = []
+    for most in (1, 5, 40):
+        names = [
+            queue.owner(f"{most} {number}", weight=[1.0, 2.0][number % 2], max_running=number % 4)
+            for number in range(8)
+        ]
+        where: dict[str, tuple[int, int]] = {}
+        for number, name in enumerate(names):
+            for priority in (0, 1, 0, 1):
+                for job_id in queue.jobs(name, 1, priority):
+                    where[job_id] = (number, len(where) % 4)
+        bound: list[str] = []
+        while len(bound) < 40 and (
+            more := queue.claim(Stage.ENCODE, Rules(encoded_ahead=1000), most)
+        ):
+            bound += more
+        orders.append([where[job_id] for job_id in bound])
+        for job_id, (number, _) in where.items():
+            if job_id in bound:
+                queue.end(job_id, RunEvent.REPORTED_FAILED)
+            else:
+                cancel = partial(request_cancel, owner_id=names[number], job_id=job_id)
+                queue.database.transact(cancel)
+    assert orders[0] == orders[1] == orders[2]
+
+
 def test_no_claim_and_no_submit_reads_all_jobs_or_sorts_them(queue: Queue) -> None:
     """Whatever is asked of jobs and runs walks along an index; SQLite itself says so."""
     engine = queue.database._engine
@@ -290,8 +348,9 @@ def test_no_claim_and_no_submit_reads_all_jobs_or_sorts_them(queue: Queue) -> No
     owner_id = queue.owner("bob")
 
     def submit(session: Session) -> str:
-        check_quota(session, lock_owner(session, owner_id), RESOLUTION, limits)
-        return describe_job(session, create_job(session, owner_id, RESOLUTION, 1, 2)).job_id
+        (verdict,) = submit_all(session, [draft(owner_id, request_id=new_id("job"))], limits)
+        assert isinstance(verdict, jobs_pb2.CreateJobResponse)
+        return verdict.job.job_id
 
     jobs = [queue.database.transact(submit)[0] for _ in range(3)]
     rules = Rules(limits=limits)

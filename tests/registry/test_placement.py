@@ -1,5 +1,6 @@
 """Where a job goes: pools, named samplers, limits, and measured times."""
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -52,6 +53,61 @@ def test_of_instances_alike_the_least_busy_is_taken() -> None:
     """By slots that are held."""
     busy, idle = Candidate("a", 1.0, [0.0, 5.0]), Candidate("b", 1.0, [0.0, 0.0])
     assert Board([busy, idle], Stage.SAMPLE).assign(1, everywhere) is idle
+
+
+def is_not(name: str, candidate: Candidate) -> bool:
+    """Whether it is another."""
+    return candidate.instance_id != name
+
+
+def scan(candidates: list[Candidate], work: float, barred: str) -> Candidate | None:
+    """The rule of `Board.assign` as it is said: look at every candidate for every job."""
+    ranks = []
+    for index, one in enumerate(candidates):
+        if one.instance_id == barred:
+            continue
+        free_in_s = min(one.slots_free_in_s)
+        takes_s = work * (one.unit_time_s or 1.0)
+        took = sum(1 for slot in one.slots_free_in_s if slot > 0)
+        reckoned_s = free_in_s + takes_s + (0.05 * takes_s if free_in_s else 0.0)
+        ranks.append((reckoned_s, free_in_s, took, one.instance_id, index))
+    if not ranks:
+        return None
+    _, free_in_s, _, _, index = min(ranks)
+    chosen = candidates[index]
+    slots = chosen.slots_free_in_s
+    slots[slots.index(free_in_s)] = free_in_s + work * (chosen.unit_time_s or 1.0)
+    return None if free_in_s else chosen
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    slots=st.lists(
+        st.tuples(
+            st.sampled_from([0.5, 1.0, 1.0, 3.0]),
+            st.lists(st.sampled_from([0.0, 0.0, 2.0, 7.0]), min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    jobs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=12),
+)
+def test_what_is_found_is_what_a_look_at_every_candidate_finds(
+    slots: list[tuple[float, list[float]]], jobs: list[tuple[int, int]]
+) -> None:
+    """For jobs of any length, with any instance barred, until all slots are held."""
+    ours, theirs = (
+        [Candidate(str(index), unit, list(free)) for index, (unit, free) in enumerate(slots)]
+        for _ in range(2)
+    )
+    board = Board(ours, Stage.SAMPLE)
+    for work, barred in jobs:
+        found = board.assign(float(work), partial(is_not, str(barred)))
+        expected = scan(theirs, float(work), str(barred))
+        assert (found and found.instance_id) == (expected and expected.instance_id)
+        free = [one.slots_free_in_s.count(0.0) for one in ours]
+        assert (board.count_free(), board.free) == (sum(free), any(free))
+    assert ours == theirs
 
 
 @settings(max_examples=100, deadline=None)

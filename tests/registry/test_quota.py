@@ -12,12 +12,10 @@ from services.common.rpc.errors import MeshError, Reason
 from services.registry.lifecycle import RunEvent, Stage
 from services.registry.limits import Limits
 from services.registry.records.claims import Rules
-from services.registry.records.jobs import create_job
-from services.registry.records.owners import lock_owner
-from services.registry.records.quotas import check_quota
+from services.registry.records.submissions import submit_all
 from services.registry.schema import InstanceRow, JobRow
 from tests.registry.mesh import Client, Mesh
-from tests.registry.queue import RESOLUTION, Queue
+from tests.registry.queue import Queue, draft
 
 SUCCEEDED = jobs_pb2.JOB_STATE_SUCCEEDED
 
@@ -160,8 +158,11 @@ def submit(queue: Queue, owner_id: str, limits: Limits = LIMITS) -> str:
     """A job as CreateJob makes it."""
 
     def work(session: Session) -> str:
-        check_quota(session, lock_owner(session, owner_id), RESOLUTION, limits)
-        return create_job(session, owner_id, RESOLUTION, 1, 2).job_id
+        (verdict,) = submit_all(session, [draft(owner_id)], limits)
+        assert verdict is not None
+        if isinstance(verdict, MeshError):
+            raise verdict
+        return verdict.job.job_id
 
     return queue.database.transact(work)[0]
 

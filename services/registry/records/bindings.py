@@ -102,7 +102,7 @@ def bind_all(
         )
         change_job(choice.job, JobEvent.BOUND)
     if rows:
-        session.execute(_BIND, rows)
+        session.connection().execute(_BIND, rows)
         record_changes(session, [choice.job for choice in choices])
     return run_ids
 

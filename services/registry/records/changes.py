@@ -28,8 +28,8 @@ from services.registry.lifecycle import (
     next_stage,
 )
 from services.registry.messages import stage_name
+from services.registry.records.charges import settle
 from services.registry.records.events import QUEUES, record_change
-from services.registry.records.turns import settle
 from services.registry.schema import JobRow, RunRow
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ ENCODE is where a job is given its turn: owners in the order of fairness.py, an 
 by priority, then first come first served, and never so many ahead of the samplers that the order
 were decided too early. SAMPLE and DECODE keep the order of the turns. What is looked at is bounded
 by free slots, owners and instances, never by how many jobs wait. First everything is chosen, then
-all that was chosen is written, with one statement for all of a kind.
+all that was chosen is written, with one statement for all of a kind; owners whose turn comes are
+held and looked at as many at a time as there are slots for.
 """
 
 from collections import Counter
@@ -20,6 +21,7 @@ from services.registry.lifecycle import Stage
 from services.registry.limits import Limits
 from services.registry.placement import Board, Candidate
 from services.registry.records.bindings import Choice, bind_all
+from services.registry.records.charges import Turn, charge, sampler_unit_s, work
 from services.registry.records.lanes import Lanes
 from services.registry.records.slots import (
     faster_candidates,
@@ -28,20 +30,13 @@ from services.registry.records.slots import (
     may_take,
 )
 from services.registry.records.sources import readable_inputs
-from services.registry.records.turns import (
-    Turn,
-    charge,
-    entrant_of,
-    in_turn,
-    leave,
-    sampler_unit_s,
-    work,
-)
-from services.registry.records.waiting import Owners, in_order, is_awaited, is_next, next_job
+from services.registry.records.takers import Owners
+from services.registry.records.turns import entrant_of, in_turn, leave
+from services.registry.records.waiting import in_order, is_next
 from services.registry.schema import JobRow
 
 # Bindings of one transaction: others want to write too.
-BATCH = 16
+BATCH = 32
 # Jobs and owners looked at for one transaction; the next round looks again.
 _PAGE, _PAGES = 32, 8
 # So many jobs left for a better instance keep that one busy: whoever is next need not wait.
@@ -75,17 +70,18 @@ def claim_all(
     `willing` are the instances that may be bound, `reachable` those that an input can be pulled
     from now.
     """
-    if not is_awaited(session, stage):
-        return []
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_CLAIM_LOCK)))
+    lanes = Lanes(session, rules.encoded_ahead) if stage is Stage.ENCODE else None
+    if lanes is not None and lanes.full:
+        return []
     free = free_candidates(session, stage, willing)
     if not free:
         return []
     board = Board([*free, *faster_candidates(session, stage, willing, free)], stage)
     claim = _Claim(session, stage, board, reachable, rules, most)
-    if stage is Stage.ENCODE:
-        claim.give_turns()
+    if lanes is not None:
+        claim.give_turns(lanes)
     else:
         claim.keep_turns()
     return claim.bind()
@@ -135,11 +131,13 @@ class _Claim:
     def _open(self) -> bool:
         return len(self._choices) < self._most and self._board.free
 
-    def give_turns(self) -> None:
+    def give_turns(self, lanes: Lanes) -> None:
         """Choose jobs of the owners whose turn it is."""
-        lanes = Lanes(self._session, self._rules.encoded_ahead)
-        turns, looked, passed = Turns(in_turn(self._session)), 0, set[str]()
         owners = Owners(self._session, self._rules.limits)
+        # One more than is needed: who is next is known before the last one is placed.
+        at_once = min(self._most, self._board.count_free()) + 1
+        entrants = owners.held(in_turn(self._session), at_once)
+        turns, looked, passed = Turns(entrants), 0, set[str]()
         while self._open and looked < _PAGE * _PAGES and not lanes.full:
             looked += 1
             entrant = turns.take()
@@ -148,7 +146,7 @@ class _Claim:
             if not owners.may_begin(entrant.owner_id):
                 leave(self._session, entrant.owner_id)
                 continue
-            job = next_job(self._session, entrant.owner_id, lanes.admitted(), passed)
+            job = owners.next_job(entrant.owner_id, lanes.admitted(), passed)
             if job is None:
                 chosen = [choice.job.job_id for choice in self._choices]
                 if not is_next(self._session, entrant.owner_id, chosen):
@@ -209,7 +207,7 @@ class _Claim:
                 if jobs[index].job_id in readable:
                     yield rows[index]
             seen += [job.job_id for job in jobs]
-            if len(rows) < size:
+            if len(rows) < size or not self._open:
                 return
 
     def _place(self, job: JobRow, entrant: Entrant | None = None) -> bool:

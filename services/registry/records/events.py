@@ -17,7 +17,8 @@ from services.registry.columns import utc_now
 from services.registry.database import touch
 from services.registry.lifecycle import JOB_TERMINAL
 from services.registry.messages import job_message
-from services.registry.records.turns import number, number_all, refund
+from services.registry.records.charges import refund
+from services.registry.records.revisions import number, number_all
 from services.registry.schema import EventRow, JobRow, OwnerRow, RunRow, table_of
 
 # Whoever waits for a job, a slot or an instance that became free waits for this name.
@@ -103,21 +104,26 @@ def _keep(
     session.flush()
     if attempts is None:
         attempts = attempts_of(session, [job.job_id for job, _ in numbered])
+    keep_events(session, [(job, job_message(job, attempts[job.job_id])) for job, _ in numbered])
+
+
+def keep_events(session: Session, told: Sequence[tuple[JobRow, jobs_pb2.Job]]) -> None:
+    """Keep numbered jobs as their messages tell them now, and wake whoever waits for them."""
     now, events = utc_now(), []
-    for job, revision in numbered:
-        body = job_message(job, attempts[job.job_id])
-        body.spec.prompt = ""
+    for job, message in told:
+        message.spec.prompt = ""
         events.append(
             {
                 "owner_id": job.owner_id,
-                "revision": revision,
+                "revision": job.revision,
                 "job_id": job.job_id,
-                "body": body.SerializeToString(),
+                "body": message.SerializeToString(),
                 "create_time": now,
             }
         )
+        message.spec.prompt = job.prompt
         touch(session, job.job_id, job.owner_id)
-    session.execute(_KEEP, events)
+    session.connection().execute(_KEEP, events)
 
 
 def read_events(session: Session, job: JobRow, after: int, limit: int) -> list[jobs_pb2.Job]:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import bindparam, tuple_
 from sqlmodel import Session, col, select
 
-from services.common.ids import new_id
 from services.common.rpc.errors import MeshError, Reason
 from services.registry.database import touch
 from services.registry.lifecycle import (
@@ -17,44 +16,14 @@ from services.registry.lifecycle import (
 )
 from services.registry.records.bindings import withdraw_unsent
 from services.registry.records.changes import change_job, lock_job
-from services.registry.records.events import QUEUES, record_change, record_first
+from services.registry.records.events import record_change
 from services.registry.records.pages import Place
-from services.registry.records.turns import join
-from services.registry.resolution import Resolution
 from services.registry.schema import JobRow, RunRow
 
 # Built once: building it takes longer than SQLite does.
 _FIND = select(JobRow).where(
     col(JobRow.job_id) == bindparam("job_id"), col(JobRow.owner_id) == bindparam("owner_id")
 )
-
-
-def create_job(
-    session: Session, owner_id: str, resolution: Resolution, seed: int, prompt_tokens: int
-) -> JobRow:
-    """A job in the queue of its first stage."""
-    join(session, owner_id)
-    job = JobRow(
-        job_id=new_id("job"),
-        owner_id=owner_id,
-        prompt=resolution.prompt,
-        mode=resolution.mode,
-        height=resolution.height,
-        width=resolution.width,
-        frames=resolution.frames,
-        seed=str(seed),
-        evaluations=resolution.evaluations,
-        off_distribution=resolution.off_distribution,
-        prompt_tokens=prompt_tokens,
-        checkpoint_digest=resolution.checkpoint_digest,
-        priority=resolution.priority,
-        pool=resolution.pool,
-        sampler_id=resolution.sampler_id,
-        automatic_resumes=resolution.automatic_resumes,
-    )
-    record_first(session, job)
-    touch(session, QUEUES)
-    return job
 
 
 def find_job(session: Session, owner_id: str, job_id: str) -> JobRow:

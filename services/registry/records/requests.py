@@ -1,11 +1,14 @@
 """Creating calls that are made twice: the first answer is kept, without secrets, for a day."""
 
 import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
 from google.protobuf.message import Message
-from sqlalchemy import bindparam, delete, insert
+from sqlalchemy import bindparam, delete, insert, tuple_
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
@@ -20,12 +23,35 @@ _LONGEST = 64
 
 # Built once: building one takes longer than SQLite does.
 _REQUESTS = table_of(RequestRow)
-_FORGET = delete(_REQUESTS).where(
-    _REQUESTS.c.owner_id == bindparam("old_owner_id"),
-    _REQUESTS.c.method == bindparam("old_method"),
-    _REQUESTS.c.request_id == bindparam("old_request_id"),
-)
+_NAMED = (_REQUESTS.c.method == bindparam("method")) & tuple_(
+    _REQUESTS.c.owner_id, _REQUESTS.c.request_id
+).in_(bindparam("keys", expanding=True))
+_FIND = select_columns(
+    _REQUESTS.c.owner_id, _REQUESTS.c.request_id, _REQUESTS.c.body_sha256, _REQUESTS.c.answer
+).where(_NAMED, _REQUESTS.c.create_time >= bindparam("oldest"))
+_FORGET = delete(_REQUESTS).where(_NAMED)
 _KEEP = insert(_REQUESTS)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a call was answered first."""
+
+    body_sha256: str
+    answer: bytes
+
+    def repeat(self, request: Message, answer: M) -> M:
+        """The answer once more; REQUEST_ID_REUSED if this is another request."""
+        if self.body_sha256 != digest(request):
+            raise reused()
+        answer.ParseFromString(self.answer)
+        return answer
+
+
+def reused() -> MeshError:
+    """The error for an id that came with another body."""
+    words = "this request_id came with another request before"
+    return MeshError(Reason.REQUEST_ID_REUSED, words, field="request_id")
 
 
 def check_request_id(request_id: str) -> None:
@@ -44,30 +70,49 @@ def find_answer(
     """
     if not request_id:
         return None
-    row = session.get(RequestRow, (owner_id, method, request_id))
-    if row is None or row.create_time < utc_now() - _KEPT:
-        return None
-    if row.body_sha256 != _digest(request):
-        raise MeshError(
-            Reason.REQUEST_ID_REUSED,
-            "this request_id came with another request before",
-            field="request_id",
-        )
-    answer.ParseFromString(row.answer)
-    return answer
+    kept = find_kept(session, method, [(owner_id, request_id)]).get((owner_id, request_id))
+    return None if kept is None else kept.repeat(request, answer)
+
+
+def find_kept(
+    session: Session, method: str, keys: Collection[tuple[str, str]]
+) -> Mapping[tuple[str, str], Kept]:
+    """What was answered to calls with these (owner, request id), those that are not too old."""
+    if not keys:
+        return {}
+    values = {"method": method, "keys": list(keys), "oldest": utc_now() - _KEPT}
+    rows = session.connection().execute(_FIND, values)
+    return {(row.owner_id, row.request_id): Kept(row.body_sha256, row.answer) for row in rows}
 
 
 def keep_answer(
     session: Session, owner_id: str, method: str, request_id: str, request: Message, answer: Message
 ) -> None:
     """Keep the answer for repeats, in the transaction of what it tells of."""
-    if not request_id:
+    if request_id:
+        kept = Kept(digest(request), answer.SerializeToString())
+        keep_answers(session, method, {(owner_id, request_id): kept})
+
+
+def keep_answers(session: Session, method: str, answers: Mapping[tuple[str, str], Kept]) -> None:
+    """The same for many calls, by (owner, request id)."""
+    if not answers:
         return
-    kept = {"owner_id": owner_id, "method": method, "request_id": request_id}
-    # One that is too old to be repeated may still be there.
-    session.execute(_FORGET, {f"old_{name}": value for name, value in kept.items()})
-    made = {"body_sha256": _digest(request), "answer": answer.SerializeToString()}
-    session.execute(_KEEP, {**kept, **made, "create_time": utc_now()})
+    # Some that are too old to be repeated may still be there.
+    session.connection().execute(_FORGET, {"method": method, "keys": list(answers)})
+    now = utc_now()
+    rows = [
+        {
+            "owner_id": owner_id,
+            "method": method,
+            "request_id": request_id,
+            "body_sha256": kept.body_sha256,
+            "answer": kept.answer,
+            "create_time": now,
+        }
+        for (owner_id, request_id), kept in answers.items()
+    ]
+    session.connection().execute(_KEEP, rows)
 
 
 def are_answers_old(session: Session) -> bool:
@@ -84,5 +129,6 @@ def _old() -> SelectOfScalar[str]:
     return select(RequestRow.request_id).where(col(RequestRow.create_time) < utc_now() - _KEPT)
 
 
-def _digest(request: Message) -> str:
+def digest(request: Message) -> str:
+    """What tells two requests apart."""
     return hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()

@@ -52,7 +52,7 @@ def resume_job(
     job.stage = _inherit(session, old, job)
     _check_instances(session, job)
     charge(job)
-    job.turn_s = join(session, owner_id)
+    job.turn_s = join(session, [owner_id])[owner_id]
     record_first(session, job)
     touch(session, QUEUES)
     return job

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, func
+from sqlalchemy import Select, bindparam, func
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
@@ -49,15 +49,7 @@ def _taking(stage: Any) -> Sequence[Any]:
     )
 
 
-_FACTS = (
-    col(InstanceRow.instance_id),
-    col(InstanceRow.slots),
-    col(InstanceRow.unit_time_s),
-    col(InstanceRow.pool),
-)
-
-
-_FREE = select_columns(*_FACTS).where(
+_FREE_SLOTS = select_columns(col(InstanceRow.instance_id)).where(
     *_taking(bindparam("stage")),
     select(func.count())
     .where(LIVE, col(RunRow.instance_id) == col(InstanceRow.instance_id))
@@ -68,11 +60,25 @@ _FREE = select_columns(*_FACTS).where(
 
 _INSTANCES = table_of(InstanceRow)
 _RUNS = table_of(RunRow)
-_FASTER = select_columns(*_FACTS).where(
-    *_taking(bindparam("stage")), col(InstanceRow.unit_time_s) < bindparam("slowest")
-)
-_CAPABILITIES = select_columns(_INSTANCES.c.instance_id, _INSTANCES.c.capabilities).where(
-    _INSTANCES.c.instance_id.in_(bindparam("names", expanding=True))
+
+
+def _facts(found: Select[Any]) -> Select[Any]:
+    """What a candidate is made of. Only of those that were found along the index is a row read."""
+    names = found.subquery()
+    return select_columns(
+        _INSTANCES.c.instance_id,
+        _INSTANCES.c.slots,
+        _INSTANCES.c.unit_time_s,
+        _INSTANCES.c.pool,
+        _INSTANCES.c.capabilities,
+    ).join(names, names.c.instance_id == _INSTANCES.c.instance_id)
+
+
+_FREE = _facts(_FREE_SLOTS)
+_FASTER = _facts(
+    select_columns(col(InstanceRow.instance_id)).where(
+        *_taking(bindparam("stage")), col(InstanceRow.unit_time_s) < bindparam("slowest")
+    )
 )
 _BUSY = select_columns(_RUNS.c.instance_id, _RUNS.c.expected_s, _RUNS.c.bind_time).where(
     LIVE, _RUNS.c.instance_id.in_(bindparam("names", expanding=True))
@@ -89,7 +95,7 @@ def free_candidates(session: Session, stage: Stage, willing: Collection[str]) ->
 
     Slots in use are counted from the runs that hold them, so no crash can leak one.
     """
-    rows = session.execute(_FREE, {"stage": stage})
+    rows = session.connection().execute(_FREE, {"stage": stage})
     free = [row for row in rows if row[0] in willing]
     # One that has a single slot, and it is free, has no other.
     return _candidates(session, free, [row[0] for row in free if row[1] > 1])
@@ -106,17 +112,13 @@ def faster_candidates(
     slowest = max((one.unit_time_s or 0.0 for one in free), default=0.0)
     if not slowest:
         return []
-    faster = session.execute(_FASTER, {"stage": stage, "slowest": slowest})
+    faster = session.connection().execute(_FASTER, {"stage": stage, "slowest": slowest})
     rows = [row for row in faster if row[0] in willing and row[0] not in known]
     return _candidates(session, rows, [row[0] for row in rows])
 
 
 def _candidates(session: Session, rows: Sequence[Any], busy: Sequence[str]) -> list[Candidate]:
     """Candidates of the rows; slots are held at those that are `busy` alone."""
-    if not rows:
-        return []
-    packed = session.execute(_CAPABILITIES, {"names": [row[0] for row in rows]})
-    capabilities = dict(packed.all())
     times = _busy_slots(session, busy)
     return [
         Candidate(
@@ -124,9 +126,9 @@ def _candidates(session: Session, rows: Sequence[Any], busy: Sequence[str]) -> l
             unit_time_s=unit_s,
             slots_free_in_s=[0.0] * (slots - len(times.get(name, []))) + times.get(name, []),
             pool=pool,
-            capabilities=capabilities[name],
+            capabilities=capabilities,
         )
-        for name, slots, unit_s, pool in rows
+        for name, slots, unit_s, pool, capabilities in rows
     ]
 
 
@@ -151,7 +153,7 @@ def lock_ready(session: Session, names: Collection[str]) -> Mapping[str, Bindabl
     """
     locked = {
         row.instance_id: Bindable(*row)
-        for row in session.execute(_LOCK, {"names": sorted(names)})
+        for row in session.connection().execute(_LOCK, {"names": sorted(names)})
         if row.state is InstanceState.READY and not row.drain_requested
     }
     if len(locked) < len(names):
@@ -171,14 +173,19 @@ def may_take(candidate: Candidate, stage: Stage, job: JobRow) -> bool:
 
 def fits_capabilities(capabilities: bytes, job: JobRow) -> bool:
     """Whether an instance that registered these can run the job."""
-    shape = Shape(
+    return fits_shape(capabilities, shape_of(job))
+
+
+def shape_of(job: JobRow) -> Shape:
+    """What has to fit of the job."""
+    return Shape(
         job.mode, job.height, job.width, job.frames, job.evaluations, job.checkpoint_digest
     )
-    return _fits(capabilities, shape)
 
 
 @lru_cache(maxsize=4096)
-def _fits(capabilities: bytes, shape: Shape) -> bool:
+def fits_shape(capabilities: bytes, shape: Shape) -> bool:
+    """Whether an instance that registered these can run a job of this shape."""
     return fits(parse(capabilities), shape)
 
 

@@ -1,21 +1,20 @@
 """What waits: the next jobs of a stage and of an owner, each with what decides on it."""
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, union_all
+from sqlalchemy import ColumnElement, bindparam, func, or_, union_all
 from sqlalchemy import select as select_columns
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from services.registry.lifecycle import Stage
-from services.registry.limits import Limits, own_or
-from services.registry.records.quotas import max_running, running_of
+from services.registry.limits import Limits
 from services.registry.schema import JobRow, OwnerRow, table_of
 
 # Built once: building one takes longer than SQLite does.
-_JOBS, _OWNERS = table_of(JobRow), table_of(OwnerRow)
+_JOBS = table_of(JobRow)
 _FIRST_WAITING = {
     stage: select_columns(_JOBS.c.stage)
     .where(_JOBS.c.waiting.is_(True), _JOBS.c.stage == stage)
@@ -27,39 +26,36 @@ _FIRST_WAITING = {
 _WAITING_STAGES = union_all(
     *(select_columns(first.subquery().c.stage) for first in _FIRST_WAITING.values())
 )
-_ENCODABLE = (
+ENCODABLE = (
     col(JobRow.owner_id) == bindparam("owner_id"),
     col(JobRow.stage) == Stage.ENCODE,
     col(JobRow.waiting).is_(True),
     col(JobRow.job_id).not_in(bindparam("passed", expanding=True)),
 )
-_ANY_NEXT = select(JobRow.job_id).where(*_ENCODABLE).limit(1)
-_NEXT_JOB = (
-    select(JobRow)
-    .where(*_ENCODABLE)
-    .order_by(col(JobRow.priority).desc(), col(JobRow.create_time), col(JobRow.job_id))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
-_HOLD = (
-    select_columns(_OWNERS.c.max_running)
-    .where(_OWNERS.c.owner_id == bindparam("owner_id"))
-    .with_for_update()
-)
-_BEGUN = select_columns(func.count()).where(
-    _JOBS.c.owner_id == bindparam("owner_id"),
-    or_(
-        (_JOBS.c.stage == Stage.ENCODE) & _JOBS.c.waiting.is_(False),
-        _JOBS.c.stage == Stage.SAMPLE,
-    ),
-)
+_ANY_NEXT = select(JobRow.job_id).where(*ENCODABLE).limit(1)
+
+
+def _max_running(limits: Limits) -> ColumnElement[int]:
+    """An owner's limit, in SQL."""
+    return func.coalesce(col(OwnerRow.max_running), limits.max_running)
+
+
+def _running_of(owner_id: Any) -> ColumnElement[int]:
+    """How many jobs of an owner hold a sampler, in SQL."""
+    other = aliased(JobRow)
+    query = select(func.count()).where(
+        col(other.owner_id) == owner_id,
+        col(other.stage) == Stage.SAMPLE,
+        col(other.waiting).is_(False),
+    )
+    return query.correlate(JobRow).scalar_subquery()
 
 
 @lru_cache(maxsize=16)
 def _ordered(stage: Stage, limits: Limits) -> Any:
     """(job, samplers its owner holds, how many it may hold) of the jobs that wait, by turn."""
-    running = running_of(col(JobRow.owner_id))
-    limit = max_running(limits)
+    running = _running_of(col(JobRow.owner_id))
+    limit = _max_running(limits)
     query = (
         select(JobRow, running, limit)
         .join(OwnerRow, col(OwnerRow.owner_id) == col(JobRow.owner_id))
@@ -82,11 +78,6 @@ def waiting_stages(session: Session) -> set[Stage]:
     return {Stage(stage) for stage in session.execute(_WAITING_STAGES).scalars()}
 
 
-def is_awaited(session: Session, stage: Stage) -> bool:
-    """Whether a job waits for the stage."""
-    return session.execute(_FIRST_WAITING[stage]).first() is not None
-
-
 def in_order(
     session: Session, stage: Stage, limits: Limits, seen: Collection[str], size: int
 ) -> Sequence[tuple[JobRow, int, int]]:
@@ -100,40 +91,3 @@ def is_next(session: Session, owner_id: str, passed: Collection[str]) -> bool:
     """Whether a job of the owner waits to be encoded, besides those `passed`."""
     values = {"owner_id": owner_id, "passed": list(passed)}
     return session.exec(_ANY_NEXT, params=values).first() is not None
-
-
-def next_job(
-    session: Session, owner_id: str, admitted: Sequence[Any], passed: Collection[str]
-) -> JobRow | None:
-    """The owner's first job that waits to be encoded, locked, among those `admitted`."""
-    query = _NEXT_JOB.where(*admitted) if admitted else _NEXT_JOB
-    values = {"owner_id": owner_id, "passed": list(passed)}
-    return session.exec(query, params=values).first()
-
-
-class Owners:
-    """The owners that were taken, held until the transaction ends, and what each has begun."""
-
-    def __init__(self, session: Session, limits: Limits) -> None:
-        self._session = session
-        self._limits = limits
-        self._begun: Counter[str] = Counter()
-        self._known: dict[str, int] = {}
-
-    def may_begin(self, owner_id: str) -> bool:
-        """Whether the owner may have one more job encoded: one ahead of those it may run."""
-        if owner_id not in self._known:
-            self._hold(owner_id)
-        limit = self._known[owner_id]
-        return limit < 0 or self._begun[owner_id] < limit + 1
-
-    def begin(self, owner_id: str) -> None:
-        """One more of its jobs is encoded."""
-        self._begun[owner_id] += 1
-
-    def _hold(self, owner_id: str) -> None:
-        own = self._session.execute(_HOLD, {"owner_id": owner_id}).scalar_one()
-        self._known[owner_id] = limit = own_or(own, self._limits.max_running)
-        if limit >= 0:
-            begun = self._session.execute(_BEGUN, {"owner_id": owner_id}).scalar_one()
-            self._begun[owner_id] = begun

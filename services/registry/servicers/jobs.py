@@ -20,7 +20,9 @@ from services.registry.records import jobs, owners, pages, requests
 from services.registry.records.queues import describe_job
 from services.registry.records.receipts import make_receipt
 from services.registry.records.resumes import resume_job
+from services.registry.records.submissions import METHOD, Draft
 from services.registry.resolution import draw_seed
+from services.registry.submitting import Submitting
 from services.registry.watching import Watches
 
 
@@ -28,10 +30,16 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
     """Jobs of the caller, who is an owner."""
 
     def __init__(
-        self, database: Database, admission: Admission, watches: Watches, idle_s: float
+        self,
+        database: Database,
+        admission: Admission,
+        submitting: Submitting,
+        watches: Watches,
+        idle_s: float,
     ) -> None:
         self._database = database
         self._admission = admission
+        self._submitting = submitting
         self._watches = watches
         self._idle_s = idle_s
 
@@ -44,7 +52,7 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
 
         def find(session: Session) -> jobs_pb2.CreateJobResponse | None:
             answer = jobs_pb2.CreateJobResponse()
-            return requests.find_answer(session, owner_id, "CreateJob", request_id, request, answer)
+            return requests.find_answer(session, owner_id, METHOD, request_id, request, answer)
 
         if request_id and (known := await self._database.read(find)) is not None:
             return known
@@ -52,19 +60,8 @@ class JobServicer(jobs_pb2_grpc.JobServiceServicer):
         given = admitted.resolution.seed
         seed = draw_seed() if given is None else given
 
-        def create(session: Session) -> jobs_pb2.CreateJobResponse:
-            owner = owners.lock_owner(session, owner_id)
-            if (known := find(session)) is not None:
-                return known
-            self._admission.charge(session, owner, admitted.resolution)
-            job = jobs.create_job(
-                session, owner_id, admitted.resolution, seed, admitted.prompt_tokens
-            )
-            answer = jobs_pb2.CreateJobResponse(job=describe_job(session, job))
-            requests.keep_answer(session, owner_id, "CreateJob", request_id, request, answer)
-            return answer
-
-        made = await self._database.write(create)
+        draft = Draft(owner_id, admitted.resolution, seed, admitted.prompt_tokens, request)
+        made = await self._submitting.submit(draft)
         telemetry.bind(job_id=made.job.job_id)
         return made
 

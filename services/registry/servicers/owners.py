@@ -10,7 +10,6 @@ from services.registry.database import Database
 from services.registry.limits import Limits
 from services.registry.messages import key_message, owner_message
 from services.registry.records import owners, pages, requests
-from services.registry.records.quotas import set_quota
 
 
 class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
@@ -106,7 +105,7 @@ class OwnerServicer(owners_pb2_grpc.OwnerServiceServicer):
 
         def change(session: Session) -> owners_pb2.SetQuotaResponse:
             owner = owners.lock_known_owner(session, request.owner_id)
-            set_quota(session, owner, quota.max_running, quota.max_waiting, quota.weight)
+            owners.set_quota(session, owner, quota.max_running, quota.max_waiting, quota.weight)
             return owners_pb2.SetQuotaResponse(owner=owner_message(owner, self._limits))
 
         return await self._database.write(change)
