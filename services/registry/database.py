@@ -168,7 +168,11 @@ class Database:
 
     def _inspect(self, work: Callable[[Session], T]) -> T:
         with self._snapshots.connect() as connection, Session(connection) as session:
-            return work(session)
+            answer = work(session)
+            # Nothing is written, but after a rollback psycopg forgets what the server has prepared.
+            session.expunge_all()
+            session.commit()
+            return answer
 
     async def write(self, work: Callable[[Session], T]) -> T:
         """`work` in one write transaction in a thread; whoever waits for what it touched wakes.

@@ -36,7 +36,7 @@ from services.registry.records.waiting import in_order, is_next
 from services.registry.schema import JobRow
 
 # Bindings of one transaction: others want to write too.
-BATCH = 32
+BATCH = 64
 # Jobs and owners looked at for one transaction; the next round looks again.
 _PAGE, _PAGES = 32, 8
 # So many jobs left for a better instance keep that one busy: whoever is next need not wait.
