@@ -59,9 +59,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
     training.run(loss_of, pace)
     training.use_average()
     ship(vae, folder / "video_vae")
-    found = measure(vae, folder, device)
-    (folder / _ROUND_TRIP).write_text(json.dumps(found))
-    training.log(**found)
+    training.log(**measure(vae, folder, device))
 
 
 def require_sharp(folder: Path) -> None:
@@ -95,7 +93,10 @@ def draw_stretch(seed: int, batch: int, device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def measure(vae: Any, folder: Path, device: torch.device) -> dict[str, Any]:
-    """The class's own round trip of whole held-out clips: dB, grid, what is still read."""
+    """The class's own round trip of whole held-out clips: dB, grid, what is still read.
+
+    Left in `folder` too, with a sheet of pictures.
+    """
     source = random.Random(3)
     vae.eval()
     psnr, rows, readings = [], [], []
@@ -120,9 +121,11 @@ def measure(vae: Any, folder: Path, device: torch.device) -> dict[str, Any]:
         name: round(float(np.mean([getattr(each, name) for each in readings])), 3)
         for name in ("colour", "shape", "motion")
     }
-    return {
+    found = {
         "round_trip_db": round(float(np.mean(psnr)), 2),
         "worst_db": round(min(psnr), 2),
         "border_ratio": round(border_ratio(*zip(*pairs, strict=True)), 3),
         **read,
     }
+    (folder / _ROUND_TRIP).write_text(json.dumps(found))
+    return found

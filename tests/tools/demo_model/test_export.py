@@ -5,13 +5,14 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from services.common.checkpoint.components import ModelSettings, load
 from services.common.checkpoint.files import component_folder
 from services.sampler.parallel.weights import Files
-from tools.demo_model import card, export, shipping
+from tools.demo_model import card, export, restart, shipping
 from tools.demo_model.presentation import REFERENCE_FRAMES, present
 from tools.tiny_models import untyped
 
@@ -86,6 +87,17 @@ def test_references_are_read_as_in_training(random_checkpoint: Path) -> None:
 def test_the_shipped_card_names_the_shipped_bytes() -> None:
     """The weights in the repository are those that the model card describes."""
     assert card.differing(card.SHIPPED) == []
+
+
+def test_a_checkpoint_can_be_trained_on(random_checkpoint: Path, tmp_path: Path) -> None:
+    """Taken apart and exported again, a checkpoint has the same weights and statistics."""
+    restart.restart(random_checkpoint, tmp_path / "run")
+    export.export(tmp_path / "run", tmp_path / "again")
+    for path in random_checkpoint.glob("*/*.safetensors"):
+        name = path.relative_to(random_checkpoint)
+        assert card.digest(tmp_path / "again" / name) == card.digest(path), name
+    with pytest.raises(SystemExit, match="holds a training already"):
+        restart.restart(random_checkpoint, tmp_path / "run")
 
 
 def test_scores_are_kept_beside_others(tmp_path: Path) -> None:
