@@ -1,7 +1,7 @@
 """Makes the folder of a training from an exported checkpoint, so that it can be trained on.
 
 `python -m tools.demo_model.restart --checkpoint weights/demo --run build/demo-run`; then the stages
-that should be better, with `latents` before `transformer`. A checkpoint has no states of optimizers:
+that should be better, `latents` before `transformer`. A checkpoint has no states of optimizers:
 each stage warms up anew.
 """
 
