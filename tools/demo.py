@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.cli.access import find_access
 from services.cli.up import DEMO, plan
 
-PROMPT = "a large orange star bounces on a gradient, a beep at every bounce"
+PROMPT = "a large purple star moves from left to right, a high tone"
 _START_S = 120.0
 
 
