@@ -161,6 +161,18 @@ def test_the_database_itself_refuses_a_second_live_run_of_a_job(database: Databa
         database.transact(bind_again)
 
 
+def test_what_is_read_again_and_again_stays_prepared(postgres_url: str) -> None:
+    """The server plans a query once: no read ends in a way that makes psycopg forget it."""
+    database = Database(make_engine(postgres_url), lambda names: None)
+    prepared = text("SELECT count(*) FROM pg_prepared_statements")
+    try:
+        for _ in range(10):
+            database.inspect(lambda session: session.exec(select(OwnerRow)).all())
+        assert database.inspect(lambda session: session.execute(prepared).scalar_one()) >= 1
+    finally:
+        database.close()
+
+
 @pytest.mark.usefixtures("tokyo")
 def test_times_are_aware_utc_and_enums_are_values(database: Database) -> None:
     """What goes in comes out, and a raw query finds a state by its word."""
