@@ -19,12 +19,14 @@ from tools.demo_model.shipping import ship
 from tools.tiny_models import untyped
 
 AUDIO_RECIPE = Recipe(learning_rate=5e-4, betas=(0.8, 0.99), ema=0.99, clip_norm=20.0, half=False)
-VIDEO_RECIPE = Recipe(learning_rate=4e-4, ema=0.995)
+VIDEO_RECIPE = Recipe(learning_rate=3e-4, ema=0.997)
 AUDIO_CROPS = ((2, 52), (4, 26))  # stereo clips of a step, and their length in latents
 # Among as many tones a decoder leaves a beep's carrier out; among few it learns it at once.
 KEPT = {"low": 0.15, "middle": 0.15, "high": 0.15, "beeps": 1.0, "wash": 0.3, "silence": 0.1}
-_PICTURES = 8  # stretches of a step
-_BORDER = 12.0  # weight of the slopes across the patches' borders
+_PICTURES = 16  # stretches of a step
+# Steps of half a grey level between patches of flat ground are the grid that is seen. Nothing but
+# the slopes across borders tells of them, and with less weight than this they stay.
+_BORDER, _STEEPNESS = 100.0, 3.0
 _OFF = 0.05  # of a channel's deviation: how far off the means a denoiser's latents may be
 _DECODING = ("dec", "post_quant_conv")  # begin the names of a decoder's weights
 
@@ -57,7 +59,8 @@ def train_video(folder: Path, pace: Pace, device: torch.device) -> None:
         video = units.to_model(video)
         with torch.no_grad():
             latents = _off(units.encode(vae, video).float().chunk(2, dim=1)[0])
-        return video_training.losses(units.decode(vae, latents, decoder).float(), video, _BORDER)
+        made = units.decode(vae, latents, decoder).float()
+        return video_training.losses(made, video, _BORDER, _STEEPNESS)
 
     training = _train("video_decoder", vae, VIDEO_RECIPE, folder, pace, loss_of)
     ship(vae, folder / "video_vae")

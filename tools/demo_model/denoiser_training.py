@@ -22,8 +22,8 @@ from tools.tiny_models import untyped
 RECIPE = Recipe(learning_rate=1.2e-3, betas=(0.9, 0.99), ema=0.999)
 BATCH = 128
 _MODES = {
-    "t2va": 0.56, "first": 0.08, "last": 0.08, "both": 0.08,
-    "image": 0.1, "video": 0.05, "sound": 0.05,
+    "t2va": 0.48, "first": 0.06, "last": 0.06, "both": 0.06,
+    "image": 0.1, "video": 0.11, "sound": 0.13,
 }  # fmt: skip
 _MEASURED = 40
 _EVALUATIONS = 8
@@ -93,7 +93,7 @@ def train(folder: Path, pace: Pace, device: torch.device) -> None:
         heard = mse_loss(audio[:, batch.where.kept_audio :].float(), batch.wanted_audio)
         return {"loss": seen + heard, f"video_{mode}": seen, f"audio_{mode}": heard}
 
-    training.run(loss_of, pace)
+    training.run(loss_of, pace, lambda averaged: ship(averaged, folder / "transformer"))
     training.use_average()
     ship(models.transformer, folder / "transformer")
     training.log(**measure(models, source, folder))

@@ -1,5 +1,6 @@
 """One loop for every training: paced by the clock, resumable, with an average of the weights."""
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from tools.demo_model.pace import Pace, Recipe, rate
 
 _LOG_EVERY = 50
+_KEEP_EVERY_S = 120  # a machine that is taken away takes no more than this with it
 
 
 class Training:
@@ -85,10 +87,28 @@ class Training:
             file.write(line + "\n")
         print(line, flush=True)
 
-    def run(self, loss_of: Callable[[int], dict[str, Tensor]], pace: Pace) -> None:
-        """Train until the pace is spent, on the "loss" among the losses of `loss_of(step)`."""
+    def averaged(self) -> nn.Module:
+        """A copy of the model with its averaged weights."""
+        twin = copy.deepcopy(self.model)
+        weights = [each for each in twin.parameters() if each.requires_grad]
+        with torch.no_grad():
+            for weight, mean in zip(weights, self.average, strict=True):
+                weight.copy_(mean)
+        return twin
+
+    def run(
+        self,
+        loss_of: Callable[[int], dict[str, Tensor]],
+        pace: Pace,
+        ship: Callable[[nn.Module], None] | None = None,
+    ) -> None:
+        """Train until the pace is spent, on the "loss" among the losses of `loss_of(step)`.
+
+        The state is kept every two minutes, and the averaged model shipped.
+        """
         half = self.recipe.half and self.device.type == "cuda"
         began, before, first = time.monotonic(), self.spent_s, self.step
+        kept = began
         seen: dict[str, Tensor] = {}
         while True:
             now_s = time.monotonic() - began
@@ -110,6 +130,11 @@ class Training:
                     spent_s=round(self.spent_s, 1),
                     **{name: round(float(value), 5) for name, value in seen.items()},
                 )
+                if time.monotonic() - kept > _KEEP_EVERY_S:
+                    self.save()
+                    if ship is not None:
+                        ship(self.averaged())
+                    kept = time.monotonic()
         self.save()
 
     def _update(self, loss: Tensor) -> None:

@@ -5,17 +5,12 @@ and reference requests go through the library's pipeline.
 """
 
 import argparse
-import asyncio
 import json
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.mesh import running_mesh
-from services.cli.access import find_access
-from tools.demo_model import card, library_clips, mesh_clips, mp4, tally
-from tools.demo_model.cases import GROUPS, Case, cases
+from tools.demo_model import card, library_clips, tally
+from tools.demo_model.cases import GROUPS, cases
 
 _EVALUATIONS = "4,6,8,12,20"
 
@@ -46,6 +41,9 @@ def main() -> int:
 
     by_prompt = [name for name in groups if GROUPS[name][0] == "t2va"]
     if by_prompt:
+        # Scores through the library alone must not need what a mesh needs.
+        from tools.demo_model.mesh_score import score_mesh
+
         score_mesh(options.checkpoint, by_prompt, counts, options.count, add)
     others = [name for name in groups if name not in by_prompt]
     if others:
@@ -61,37 +59,6 @@ def main() -> int:
     if options.write:
         card.add_scores(options.checkpoint, rows)
     return 1 if options.least is not None and min(shares) < options.least else 0
-
-
-def score_mesh(
-    checkpoint: Path,
-    groups: list[str],
-    counts: list[int],
-    count: int,
-    add: Callable[[str, int, list[tally.Scored]], None],
-) -> None:
-    """Score prompts through a mesh of its own, in a home that is removed afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "home"
-        with running_mesh(home, checkpoint):
-            for evaluations in counts:
-                for name in groups:
-                    scored: list[tally.Scored] = []
-
-                    def read(case: Case, path: Path, into: list[tally.Scored] = scored) -> None:
-                        into.append(tally.score(case, *mp4.decode(path)))
-                        path.unlink()
-
-                    asyncio.run(
-                        mesh_clips.publish(
-                            find_access(home),
-                            list(cases(name, count)),
-                            evaluations,
-                            Path(folder),
-                            read,
-                        )
-                    )
-                    add(name, evaluations, scored)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Saves finished weights as they are shipped, and packs what a remote run has to bring back."""
 
 import argparse
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,12 @@ def ship(model: Any, folder: Path, shard: str = _SHARD) -> None:
     """
     stored = model.state_dict().keys()
     computed = {name: value.clone() for name, value in model.named_buffers() if name not in stored}
-    model.half().save_pretrained(folder, max_shard_size=shard)
+    draft = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    model.half().save_pretrained(draft, max_shard_size=shard)
     model.float()
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
     # Rotary frequencies are not stored: whoever loads the model computes them in fp32.
     for name, value in model.named_buffers():
         if name in computed:

@@ -73,11 +73,16 @@ def require_sharp(folder: Path) -> None:
         )
 
 
-def losses(made: Tensor, video: Tensor, border: float = 3.0) -> dict[str, Tensor]:
-    """What is wrong with decoded pictures, (B, 3, F, H, W) both; `border` as in `slope_loss`."""
+def losses(
+    made: Tensor, video: Tensor, border: float = 3.0, steepness: float = 0.5
+) -> dict[str, Tensor]:
+    """What is wrong with decoded pictures, (B, 3, F, H, W) both.
+
+    `border` is that of `slope_loss`, `steepness` the weight of it all.
+    """
     wrong = mse_loss(made, video)
     slope = slope_loss(made, video, border)
-    loss = wrong + 0.25 * l1_loss(made, video) + 0.5 * slope
+    loss = wrong + 0.25 * l1_loss(made, video) + steepness * slope
     # dB of pictures in [0, 1]: 0.226 is the mean of the convention's deviations.
     return {"loss": loss, "psnr": -10 * torch.log10(wrong * 0.226**2), "slope": slope}
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tools.demo_model import card, score
+from tools.demo_model import card
+from tools.demo_model.mesh_score import score_mesh
 from tools.demo_model.tally import Scored
 
 # Of 8 fixed requests each, with room for rounding on other machines.
@@ -21,7 +22,7 @@ def test_a_mesh_follows_held_out_prompts() -> None:
     def add(group: str, _: int, scored: list[Scored]) -> None:
         found[group] = scored
 
-    score.score_mesh(card.SHIPPED, list(LEAST), [8], 8, add)
+    score_mesh(card.SHIPPED, list(LEAST), [8], 8, add)
     for group, least in LEAST.items():
         hits = {name: sum(getattr(each.reading, name) for each in found[group]) for name in least}
         assert all(hits[name] >= least[name] for name in least), (group, hits)

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from tools.demo_model import loop
 from tools.demo_model.loop import Training
 from tools.demo_model.pace import Pace, Recipe
 
@@ -49,3 +51,27 @@ def test_the_average_is_what_is_kept(tmp_path: Path) -> None:
     training.use_average()
     assert not all(torch.equal(a, b) for a, b in zip(last, training.weights, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(training.average, training.weights, strict=True))
+
+
+def test_a_long_training_is_kept_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is saved and its average shipped before it ends, the model itself left alone."""
+    monkeypatch.setattr(loop, "_KEEP_EVERY_S", 0.0)
+    shipped: list[nn.Module] = []
+    training = _run(tmp_path, 0)
+
+    def ship(averaged: nn.Module) -> None:
+        assert training.state.exists()
+        means = zip(averaged.parameters(), training.average, strict=True)
+        assert all(torch.equal(weight, mean) for weight, mean in means)
+        assert averaged is not training.model
+        shipped.append(averaged)
+
+    training.state.unlink()
+    training.run(
+        lambda step: {"loss": training.model(torch.ones(1, 3)).mean() ** 2},
+        Pace(1.0, 1.0, steps=110),
+        ship,
+    )
+    assert len(shipped) == 2
