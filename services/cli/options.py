@@ -1,6 +1,7 @@
 """What several commands share: options, the client of a home, and the way to print."""
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,17 @@ from services.cli.access import find_access
 from services.cli.client import Client
 from services.common.config import DEFAULT_HOME
 
-console = Console(highlight=False, soft_wrap=True)
+_PIPED_WIDTH = 1000  # wider than any table: what reads a pipe wants one line a row
+
+
+def make_console() -> Console:
+    """For standard output: as wide as the terminal, and without wrapping where there is none."""
+    given = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = None if given else _PIPED_WIDTH
+    return Console(highlight=False, soft_wrap=True, width=width)
+
+
+console = make_console()
 
 Home = Annotated[
     Path | None,

@@ -20,6 +20,7 @@ from services.cli.access import KEY_FILE
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
+_EXAMPLE = "a large purple star moves from left to right, a high tone"  # in the demo's small world
 SERVICES = ("registry", "encoder", "sampler", "decoder")
 DEMO = Path(__file__).parents[2] / "weights" / "demo"
 """The demo checkpoint, where this runs from a checkout of the sources."""
@@ -131,7 +132,7 @@ async def _announce(children: list[Child], home: Path, port: int, began: float) 
     console.print(
         f"[green]up[/] after {time.monotonic() - began:.1f} s: clients at 127.0.0.1:{port}, "
         f"key in {home / KEY_FILE}\n"
-        f'try: reelmesh generate "a red kite over the sea" -o kite.mp4 --home {home}'
+        f'try: reelmesh generate "{_EXAMPLE}" -o star.mp4 --home {home}'
     )
 
 

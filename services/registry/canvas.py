@@ -17,29 +17,25 @@ def refuse_canvas(limits: stage_pb2.Limits, height: int, width: int) -> MeshErro
     multiple = limits.canvas_multiple or CANVAS_MULTIPLE
     least = _up(max(limits.min_edge, multiple), multiple)
     near_height, near_width = nearest_canvas(limits, height, width)
-    near = f"the nearest canvas is {near_height}x{near_width} (height x width)"
-    info = {"nearest": f"{near_height}x{near_width}"}
-    for name, edge in (("height", height), ("width", width)):
-        if edge % multiple:
-            return MeshError(
-                Reason.CANVAS_OFF_GRID,
-                f"the {name} {edge} is not a multiple of {multiple}: {near}",
-                field=f"spec.canvas.{name}",
-                info=info,
-            )
-        if edge < least:
-            return MeshError(
-                Reason.CANVAS_OUT_OF_RANGE,
-                f"the {name} {edge} is below {least}: {near}",
-                field=f"spec.canvas.{name}",
-                info=info,
-            )
+    near = f"the nearest canvas is {near_width}x{near_height} (width x height)"
+    info = {"nearest": f"{near_width}x{near_height}"}
+    edges = (("width", width), ("height", height))
+    off = [(name, edge) for name, edge in edges if edge % multiple]
+    small = [(name, edge) for name, edge in edges if edge < least]
+    for reason, wrong, rule in (
+        (Reason.CANVAS_OFF_GRID, off, f"not a multiple of {multiple}"),
+        (Reason.CANVAS_OUT_OF_RANGE, small, f"below {least}"),
+    ):
+        if wrong:
+            words = " and ".join(f"the {name} {edge} is {rule}" for name, edge in wrong)
+            field = f"spec.canvas.{wrong[0][0]}" if len(wrong) == 1 else "spec.canvas"
+            return MeshError(reason, f"{words}: {near}", field=field, info=info)
     if limits.max_pixels and height * width > limits.max_pixels:
-        words = f"{height}x{width} has more than {limits.max_pixels} pixels: {near}"
+        words = f"{width}x{height} has more than {limits.max_pixels} pixels: {near}"
         return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
     ratio = max(height, width) / min(height, width)
     if limits.max_aspect and ratio > limits.max_aspect:
-        words = f"{height}x{width} is longer than {limits.max_aspect:g} to 1: {near}"
+        words = f"{width}x{height} is longer than {limits.max_aspect:g} to 1: {near}"
         return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
     return None
 

@@ -1,5 +1,6 @@
 """The command as a person meets it: help, exit codes, Ctrl-C, and nothing lost."""
 
+import io
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 import typer
 
 from reelmesh.v1 import jobs_pb2
-from services.cli import exits, up
+from services.cli import display, exits, options, up
 from services.cli.commands import services
 from services.cli.up import SERVICES
 from tests.mesh.harness import Mesh, finish, wait_for
@@ -53,6 +54,11 @@ def test_key_file_is_private(mesh: Mesh) -> None:
         (["generate", "a kite", "-o", "x.mp4", "--canvas", "wide"], exits.USAGE, "WIDTHxHEIGHT"),
         (["generate", "a kite", "-o", "x.mp4", "--canvas", "128x100"], exits.REFUSED, "height"),
         (["generate", "a kite", "-o", "x.mp4", "--seed", "-1"], exits.USAGE, "cannot be sent"),
+        (
+            ["generate", "a kite", "-o", "x.mp4", "--canvas", "420x100"],
+            exits.REFUSED,
+            "the nearest canvas is 384x96 (width x height)",
+        ),
         (["generate", "a \udcd8", "-o", "x.mp4"], exits.USAGE, "cannot be sent"),
         (["generate", "a kite", "-o", "no/such/x.mp4"], exits.USAGE, "does not exist"),
         (["serve", "toaster"], exits.USAGE, "registry, encoder"),
@@ -197,6 +203,16 @@ def test_the_demo_is_served_unless_something_is_named(
     assert chosen("--checkpoint", "their/model") == "their/model"
     assert chosen(REELMESH_CHECKPOINT="other/model") == "other/model"
     assert chosen(REELMESH_CONFIG=str(tmp_path / "mesh.toml")) is None
+
+
+def test_a_pipe_gets_one_line_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads it wants a row a line; a terminal's own width is asked of the terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    job = jobs_pb2.Job(job_id="job_" + "0" * 32, waiting_for="a sampler that is away " * 9)
+    job.state, job.spec.prompt = jobs_pb2.JOB_STATE_QUEUED, "a kite " * 90
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    options.make_console().print(display.jobs_table([job]))
+    assert len(sys.stdout.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
 
 
 def test_missing_checkpoint_is_told_at_once(tmp_path: Path) -> None:
