@@ -210,9 +210,10 @@ def test_a_pipe_gets_one_line_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     job = jobs_pb2.Job(job_id="job_" + "0" * 32, waiting_for="a sampler that is away " * 9)
     job.state, job.spec.prompt = jobs_pb2.JOB_STATE_QUEUED, "a kite " * 90
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
     options.make_console().print(display.jobs_table([job]))
-    assert len(sys.stdout.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
+    assert len(pipe.getvalue().splitlines()) == 2
 
 
 def test_missing_checkpoint_is_told_at_once(tmp_path: Path) -> None:
