@@ -40,8 +40,7 @@ learnt. Other canvases and other lengths than 128x128 and 124 frames were not tr
 through their latents alone, the text encoder sees none of them. A reference video was trained at
 39 frames, a reference sound at two seconds, each with one object. Fewer than 8 evaluations lose
 quality, as they do in the real model. Outlines can show the video VAE's 16-pixel patches: the
-gradient across their borders is 1.23 times that elsewhere. A clip that two references condition,
-a picture and a sound, follows them least.
+gradient across their borders is 1.23 times that elsewhere.
 """
 
 
