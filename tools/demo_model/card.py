@@ -40,9 +40,9 @@ learnt. Other canvases and other lengths than 128x128 and 124 frames were not tr
 through their latents alone, the text encoder sees none of them. A reference video was trained at
 39 frames, a reference sound at two seconds, each with one object. Fewer than 8 evaluations lose
 quality, as they do in the real model. Outlines can show the video VAE's 16-pixel patches: the
-gradient across their borders is 1.23 times that elsewhere in its round trip. What bounces shows them
-most and is blurred, so that a star and a circle look alike, although the score's readers named 15 of
-16 such clips right; read the scores with that in mind.
+gradient across their borders is 1.23 times that elsewhere in its round trip. What bounces shows
+them most and is blurred, so that its outline is hard to tell by eye, although the score's readers
+named 15 of 16 such clips right.
 """
 
 
