@@ -29,6 +29,7 @@ def export(run: Path, out: Path) -> None:
     )
     pipeline.save_pretrained(str(draft), overwrite_modular_index=True)
     _make_relocatable(draft / _INDEX)
+    _forget_origin(draft)
     shutil.rmtree(draft / "transformer_ref")
     facts = {"default_height": 128, "default_width": 128, "default_evaluations": 8}
     (draft / "reelmesh.json").write_text(json.dumps(facts, indent=2) + "\n")
@@ -81,6 +82,14 @@ def _make_relocatable(index: Path) -> None:
         if isinstance(entry, list) and entry[2].get("pretrained_model_name_or_path"):
             entry[2]["pretrained_model_name_or_path"] = _INDEX_PATH
     index.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n")
+
+
+def _forget_origin(draft: Path) -> None:
+    """A component's config names the folder that it was loaded from: nobody else's business."""
+    for path in draft.glob("*/config.json"):
+        config = json.loads(path.read_text())
+        if config.pop("_name_or_path", None) is not None:
+            path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def random_run(run: Path) -> None:

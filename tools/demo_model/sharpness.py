@@ -29,6 +29,19 @@ def slope_loss(made: Tensor, wanted: Tensor, border: float) -> Tensor:
     return total / (2 * len(_SCALES))
 
 
+def excess_loss(made: Tensor, wanted: Tensor) -> Tensor:
+    """Mean slope across the patch borders beyond the wanted one's, of (B, 3, F, H, W) both.
+
+    A grid is just that. A decoder unsure of an outline beside a border gives steps that are too
+    steep or too faint: both weigh the same in `slope_loss`, but only the steep ones are seen.
+    """
+    total = torch.zeros((), device=made.device)
+    for axis in (-2, -1):
+        steep, right = (each.diff(dim=axis).abs().movedim(axis, 0) for each in (made, wanted))
+        total = total + (steep - right)[_PATCH - 1 :: _PATCH].clamp(min=0).mean()
+    return total / 2
+
+
 def border_slopes(video: Tensor) -> tuple[float, float]:
     """Mean slope across the 16-pixel borders and elsewhere, of (..., H, W)."""
     borders, others = [], []

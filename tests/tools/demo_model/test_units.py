@@ -3,7 +3,7 @@
 import torch
 
 from tools.demo_model import models, painting, units
-from tools.demo_model.sharpness import border_ratio, slope_loss
+from tools.demo_model.sharpness import border_ratio, excess_loss, slope_loss
 
 
 def test_stretches_equal_the_class() -> None:
@@ -33,6 +33,18 @@ def test_border_ratio_sees_a_grid() -> None:
     steps = (torch.arange(128) // 16 % 2 * 0.1).expand(1, 128, 128)
     assert border_ratio([each + steps + steps.mT for each in wanted], wanted) > 2
     assert slope_loss(torch.zeros(1, 3, 1, 128, 128), (steps + steps.mT)[None, None] * 1.0, 3.0) > 0
+
+
+def test_only_steeper_borders_are_in_excess() -> None:
+    """A step too many across a border counts by its height; one elsewhere or too few does not."""
+    plain = torch.zeros(1, 3, 2, 64, 64)
+    step, elsewhere = plain.clone(), plain.clone()
+    step[..., 16:], elsewhere[..., 20:] = 0.3, 0.3
+    # One of three borders of one of two axes.
+    assert abs(float(excess_loss(step, plain)) - 0.3 / 3 / 2) < 1e-6
+    assert float(excess_loss(-step, plain)) == float(excess_loss(step, plain))
+    assert float(excess_loss(elsewhere, plain)) == 0.0
+    assert float(excess_loss(plain, step)) == 0.0
 
 
 def test_the_brush_paints_patches() -> None:
