@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -74,7 +75,7 @@ def free_port() -> int:
     raise SystemExit("no free ports between 17400 and 27400")
 
 
-def wait_until_serving(mesh: subprocess.Popen[bytes], home: Path, port: int) -> None:
+def wait_until_serving(mesh: subprocess.Popen[Any], home: Path, port: int) -> None:
     """Until all four services are SERVING; ends the process if the mesh does not come up."""
     limit = time.monotonic() + _START_S
     for child in plan(home, port, None):

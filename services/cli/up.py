@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rich.console import Console
 
 from services.cli.access import KEY_FILE
+from services.cli.leaving import farewell, unfinished
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -90,16 +91,18 @@ async def run(home: Path, port: int, checkpoint: str | None) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     (home / "logs").mkdir(exist_ok=True)
     _check_ports(port)
-    stop = asyncio.Event()
+    asked, stop = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
     began = time.monotonic()
     console.print(f"home {home}, logs in {home / 'logs'}")
     keepers = [asyncio.create_task(_keep(child, stop), name=child.name) for child in children]
     ready = asyncio.create_task(_announce(children, home, port, began))
-    stopping = asyncio.create_task(stop.wait())
+    stopping = asyncio.create_task(asked.wait())
     await asyncio.wait({*keepers, stopping}, return_when=asyncio.FIRST_COMPLETED)
     ready.cancel()
+    for line in farewell(await unfinished(home)):
+        console.print(line)
     stop.set()
     failed = [
         result

@@ -1,5 +1,6 @@
 """The command as a person meets it: help, exit codes, Ctrl-C, and nothing lost."""
 
+import asyncio
 import io
 import json
 import os
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from reelmesh.v1 import jobs_pb2
+from reelmesh.v1 import jobs_pb2, stage_pb2
 from services.cli import display, exits, options, up
+from services.cli.access import find_access
+from services.cli.client import Client
 from services.cli.commands import services
 from services.cli.up import SERVICES
-from tests.mesh.harness import Mesh, finish, wait_for
+from tests.mesh.harness import Mesh, finish, spec, wait_for
 from tests.mesh.test_generate import reelmesh
+from tools.demo import free_port, wait_until_serving
 
 COMMANDS = (
     "up", "serve", "migrate", "generate", "jobs", "show", "watch", "cancel", "download", "resume",
@@ -157,6 +161,30 @@ def start_up(home: Path, port: int, checkpoint: str) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "COLUMNS": "300"},
     )  # fmt: skip
+
+
+async def test_a_stop_says_what_it_leaves_undone(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """Which job is cut short and how to resume it, and how many wait: they go on by themselves."""
+    home, port = tmp_path / "home", free_port()
+    up = start_up(home, port, str(tiny_checkpoint))
+    try:
+        await asyncio.to_thread(wait_until_serving, up, home, port)
+        access = find_access(home)
+        async with Client(access.address, access.key) as client:
+            jobs = [await client.create_job(spec(seed=seed, evaluations=90)) for seed in (1, 2)]
+            cut, waits = (job.job_id for job in jobs)
+            async for now in client.watch_job(cut):
+                if now.progress.phase == "evaluate":
+                    break
+            async for now in client.watch_job(waits):
+                if now.stage == stage_pb2.STAGE_SAMPLE:
+                    break
+    finally:
+        up.send_signal(signal.SIGINT)
+    _, said = up.communicate(timeout=60)
+    assert f"cut short: {cut}; after the next start: reelmesh resume {cut}" in said
+    assert "1 waiting job will go on at the next start" in said
+    assert said.rstrip().endswith("stopped")
 
 
 def test_migrate_makes_and_keeps_a_database(mesh: Mesh, tmp_path: Path) -> None:
