@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from reelmesh.v1 import jobs_pb2, stage_pb2, transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
-from services.registry.canvas import refuse_canvas
+from services.common.stage.canvas import refuse_canvas
 from services.registry.lifecycle import Stage
 
 FPS = 24
@@ -274,7 +274,7 @@ def _refusal(capabilities: stage_pb2.Capabilities, asked: Asked) -> MeshError | 
     limits = capabilities.limits
     return (
         _refuse_frames(limits, asked.frames)
-        or refuse_canvas(limits, asked.height, asked.width)
+        or refuse_canvas(limits, asked.height, asked.width, "spec.canvas")
         or _refuse_evaluations(limits, asked.evaluations)
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reelmesh.v1 import encoder_pb2, jobs_pb2, stage_pb2, transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
-from services.registry.canvas import nearest_canvas
+from services.common.stage.canvas import nearest_canvas
 from services.registry.lifecycle import Stage
 from services.registry.resolution import (
     check_length,

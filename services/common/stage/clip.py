@@ -5,6 +5,7 @@ The registry refuses earlier; a stage that works alone must not trust its caller
 
 from reelmesh.v1 import stage_pb2, transfer_pb2
 from services.common.rpc.errors import MeshError, Reason
+from services.common.stage.canvas import refuse_canvas
 
 _VIDEO_CHANNELS, _AUDIO_CHANNELS, _LATENT_EDGE = 24, 32, 16
 
@@ -15,26 +16,8 @@ def check_clip(clip: transfer_pb2.Clip, capabilities: stage_pb2.Capabilities) ->
     if clip.mode not in capabilities.modes:
         known = ", ".join(transfer_pb2.Mode.Name(mode) for mode in capabilities.modes)
         raise MeshError(Reason.UNSUPPORTED_MODE, f"this instance does {known}", field="clip.mode")
-    for name in ("height", "width"):
-        edge = getattr(clip, name)
-        if edge < limits.min_edge:
-            raise MeshError(
-                Reason.CANVAS_OUT_OF_RANGE,
-                f"{name} is {limits.min_edge} or more, not {edge}",
-                field=f"clip.{name}",
-            )
-        if edge % limits.canvas_multiple:
-            raise MeshError(
-                Reason.CANVAS_OFF_GRID,
-                f"{name} is a multiple of {limits.canvas_multiple}, not {edge}",
-                field=f"clip.{name}",
-            )
-    if clip.height * clip.width > limits.max_pixels:
-        raise MeshError(
-            Reason.CANVAS_OUT_OF_RANGE,
-            f"a canvas has at most {limits.max_pixels} pixels, not {clip.height * clip.width}",
-            field="clip",
-        )
+    if refused := refuse_canvas(limits, clip.height, clip.width, "clip"):
+        raise refused
     on_grid = clip.frames % limits.frame_step == limits.frame_base % limits.frame_step
     if not (limits.min_frames <= clip.frames <= limits.max_frames and on_grid):
         raise MeshError(

@@ -301,6 +301,7 @@ async def test_input_of_another_clip_is_refused(stage: Stage) -> None:
             "clip.mode",
         ),
         ({"clip": transfer_pb2.Clip(width=72)}, Reason.CANVAS_OFF_GRID, "clip.width"),
+        ({"clip": transfer_pb2.Clip(height=99, width=72)}, Reason.CANVAS_OFF_GRID, "clip"),
         ({"clip": transfer_pb2.Clip(height=32)}, Reason.CANVAS_OUT_OF_RANGE, "clip.height"),
         ({"clip": transfer_pb2.Clip(height=8192, width=8192)}, Reason.CANVAS_OUT_OF_RANGE, "clip"),
         ({"clip": transfer_pb2.Clip(frames=125)}, Reason.FRAMES_OUT_OF_RANGE, "clip.frames"),

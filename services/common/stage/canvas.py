@@ -1,6 +1,7 @@
 """Canvases: which ones the limits admit, and the nearest that they do.
 
-Pure, as resolution.py, which asks here. A limit of 0 is one that an instance does not state.
+The registry asks before it queues a job, and a stage again before it starts a run. A limit of 0 is
+one that an instance does not state.
 """
 
 import math
@@ -12,8 +13,13 @@ from services.common.rpc.errors import MeshError, Reason
 CANVAS_MULTIPLE = 32
 
 
-def refuse_canvas(limits: stage_pb2.Limits, height: int, width: int) -> MeshError | None:
-    """Why the canvas is not admitted, naming the field, in its first reason; None if it is."""
+def refuse_canvas(
+    limits: stage_pb2.Limits, height: int, width: int, field: str
+) -> MeshError | None:
+    """Why the canvas is not admitted, in its first reason; None if it is.
+
+    Names the edge that is wrong as one of `field`'s, or `field` if it is more than one of them.
+    """
     multiple = limits.canvas_multiple or CANVAS_MULTIPLE
     least = _up(max(limits.min_edge, multiple), multiple)
     near_height, near_width = nearest_canvas(limits, height, width)
@@ -28,15 +34,14 @@ def refuse_canvas(limits: stage_pb2.Limits, height: int, width: int) -> MeshErro
     ):
         if wrong:
             words = " and ".join(f"the {name} {edge} is {rule}" for name, edge in wrong)
-            field = f"spec.canvas.{wrong[0][0]}" if len(wrong) == 1 else "spec.canvas"
-            return MeshError(reason, f"{words}: {near}", field=field, info=info)
+            named = f"{field}.{wrong[0][0]}" if len(wrong) == 1 else field
+            return MeshError(reason, f"{words}: {near}", field=named, info=info)
     if limits.max_pixels and height * width > limits.max_pixels:
         words = f"{width}x{height} has more than {limits.max_pixels} pixels: {near}"
-        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
-    ratio = max(height, width) / min(height, width)
-    if limits.max_aspect and ratio > limits.max_aspect:
+        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field=field, info=info)
+    if limits.max_aspect and max(height, width) > limits.max_aspect * min(height, width):
         words = f"{width}x{height} is longer than {limits.max_aspect:g} to 1: {near}"
-        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field="spec.canvas", info=info)
+        return MeshError(Reason.CANVAS_OUT_OF_RANGE, words, field=field, info=info)
     return None
 
 
